@@ -22,10 +22,10 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.secrets import Secrets
 

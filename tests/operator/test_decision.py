@@ -298,7 +298,7 @@ def test_deletion_costs_weigh_commands_and_make_the_chosen_pod_the_only_cheapest
     )
     observed = FleetObservation(3, pods)
     assert watched(observed, msgspec.structs.replace(SPEC, replicas=Replicas(min=1))).victim == "a"
-    assert deletion_costs(observed, "a") == {"busy": 160, "a": 100, "b": 101}
+    assert deletion_costs(observed, "a") == {"busy": 160, "a": 99, "b": 100}
     assert deletion_costs(observed) == {"busy": 160, "a": 100, "b": 100}
 
 

@@ -15,9 +15,9 @@ from fairlead.errors import ConfigError
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.rebalance_history import EndedRebalance, RebalanceHistory, RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState, plan_rebalance
-from fairlead_operator.autoscaler.rebalance_history import EndedRebalance, RebalanceHistory, RebalanceOutcome
 from fairlead_operator.operations.runner import is_expired
 from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 

@@ -241,6 +241,50 @@ async def test_operation_is_continued_by_the_next_leader(
     assert "Traceback" not in a.said() + b.said(), b.said()
 
 
+@pytest.mark.timeout(240)
+async def test_next_leader_knows_what_a_killed_one_has_done(
+    world: OperatorNamespace, start: Callable[[str], Replica]
+) -> None:
+    """It neither waits for a window nor forgets the pause between two removals."""
+    await world.gateway(
+        replicas={"min": 3, "max": 10},
+        scaling={"windowSeconds": 30, "stepDownSeconds": 3600, "failureTolerance": 0},
+    )
+    a = start("a")
+    await world.until("three pods to be asked for", lambda: scaled(world, 3))
+    names = await world.run_pods(3)
+
+    async def beat() -> None:
+        while True:
+            for name in names:
+                await world.beat(name, 10)
+            await asyncio.sleep(2)
+
+    async with asyncio.TaskGroup() as group:
+        beating = group.create_task(beat())
+        await least(world, 1)
+        await world.until("one pod to be removed", lambda: scaled(world, 2), seconds=100)
+
+        async def remembered() -> bool:
+            return "continuing the last leader's history" in b.said()
+
+        b = start("b")
+        a.process.kill()
+        await world.until("b to continue", remembered, seconds=60)
+
+        async def reason() -> str:
+            if await b.metric("fairlead_operator_scale_decisions_total") < 2:
+                return ""
+            found = await world.admin.get("LinkGateway", world.namespace, "edge")
+            return str(found["status"]["decision"]["reason"])
+
+        said = await world.until("its decisions", reason, seconds=60)
+        beating.cancel()
+    assert "stepDownSeconds is 3600" in said, said
+    assert await b.metric("fairlead_operator_scalings_total") == 0
+    assert "Traceback" not in b.said(), b.said()
+
+
 @pytest.mark.timeout(90)
 async def test_operator_recovers_from_a_frozen_api_server(
     world: OperatorNamespace, control_plane: ControlPlane, start: Callable[[str], Replica]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Rebalance, Redis, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.link_spread import REACTION
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import (
@@ -26,7 +27,6 @@ from fairlead_operator.autoscaler.rebalance import (
     RebalanceState,
     plan_rebalance,
 )
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 from support.moving_fleet import (
     HOUR,

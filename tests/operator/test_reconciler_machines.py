@@ -33,3 +33,71 @@ async def test_without_the_right_to_get_nodes_the_pass_goes_on_and_names_the_val
     await allow_in_the_cluster(world, *rbac.CLUSTER)
     status = await world.reconcile(reconciler)
     assert condition(status, "NodesReadable") == ("True", "Readable", "")
+
+
+async def machine(world: OperatorNamespace, name: str, zone: str) -> str:
+    """Makes a machine of this test; its name."""
+    name = f"{name}.{world.namespace}"
+    meta = {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}
+    await world.admin.create({"apiVersion": "v1", "kind": "Node", "metadata": meta})
+    status = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await world.admin.patch("Node", "", name, status, "status")
+    return name
+
+
+async def beat_all(world: OperatorNamespace, links: dict[str, int]) -> None:
+    for name, count in links.items():
+        await world.beat(name, count)
+
+
+async def terminating(world: OperatorNamespace) -> list[str]:
+    return [pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]]
+
+
+async def budget(world: OperatorNamespace, *, expected: int) -> tuple[int, int] | None:
+    """How many pods are healthy, and how many evictions the PodDisruptionBudget allows, once it counts `expected`."""
+    status = (await world.admin.get("PodDisruptionBudget", world.namespace, "edge")).get("status", {})
+    found = status.get("currentHealthy", 0), status.get("disruptionsAllowed", 0)
+    return found if status.get("expectedPods") == expected else None
+
+
+async def test_removal_takes_the_cordoned_machines_pod_then_one_of_the_fullest_zone_and_keeps_the_budget(
+    world: OperatorNamespace,
+) -> None:
+    body = await world.gateway(replicas={"min": 4, "max": 10}, scaling={"stepDownSeconds": 10})
+    reconciler = world.reconciler(body)
+    await world.reconcile(reconciler)
+    names = await world.run_pods(4)
+    places = [await machine(world, *where) for where in (("m1", "a"), ("m2", "a"), ("m3", "b"), ("m4", "b"))]
+    for name, place in zip(names, places, strict=True):
+        await world.place(name, place)
+    links = dict(zip(names, (10, 20, 300, 400), strict=True))
+    await world.admin.patch("Node", "", places[3], {"spec": {"unschedulable": True}})
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 1, "max": 2}}})
+    await beat_all(world, links)
+    status = await world.reconcile(reconciler)
+    expected = f"{names[3]} should go: its machine {places[3]} is cordoned"
+    assert condition(status, "ScalingActive")[1] == "Down"
+    assert condition(status, "ScalingActive")[2].endswith(expected)
+    assert any(reason == "ScaledDown" and said.endswith(expected) for reason, said in await world.events())
+    assert await world.until("the first pod to terminate", lambda: terminating(world)) == [names[3]]
+    assert await world.until("the budget to count three", lambda: budget(world, expected=3)) == (3, 1)
+
+    # It drains: nothing else is removed, however long that takes.
+    await beat_all(world, links)
+    assert condition(await world.reconcile(reconciler, seconds=60), "ScalingActive")[1] == "Stay"
+    await world.end(names[3])
+    del links[names[3]]
+    await world.until("the pod to be gone", lambda: _counted(world, 3))
+
+    # Two are left in zone a and one in b: of a's two the one with fewer links goes.
+    await beat_all(world, links)
+    status = await world.reconcile(reconciler, seconds=60)
+    assert f"{names[0]} should go: the zone a has the most pods (2)" in condition(status, "ScalingActive")[2]
+    assert await world.until("the second pod to terminate", lambda: terminating(world)) == [names[0]]
+    assert await world.until("the budget to count two", lambda: budget(world, expected=2)) == (2, 1)
+    assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
+
+
+async def _counted(world: OperatorNamespace, count: int) -> bool:
+    return len(await world.pods()) == count

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.fleet.node_rows import NodeRows
+from fairlead.fleet.traffic import COUNTERS, Traffic
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster
@@ -156,20 +157,24 @@ class OperatorNamespace:
         moved: int = 0,
         spare_accept_rate: float = 200.0,
         excluded_by: str = "",
+        traffic: Traffic | None = None,
     ) -> None:
-        """Writes the row of the pod's node."""
+        """Writes the row of the pod's node. `traffic`: what it has served since its start."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": refused,
             "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
             "spare_accept_rate": spare_accept_rate, "excluded_by": excluded_by,
         }  # fmt: skip
+        if traffic is not None:
+            counts |= {name: getattr(traffic, name) for name in COUNTERS}
+            counts["overheads"] = ",".join(map(str, traffic.overheads))
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
-    async def until(self, what: str, condition: Callable[[], Any]) -> Any:
+    async def until(self, what: str, condition: Callable[[], Any], seconds: float = 30) -> Any:
         """Waits until `condition` returns something, and returns that."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + seconds
         while not (found := await condition()):
-            assert time.monotonic() < deadline, f"waited 30 s for {what}"
+            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
             await asyncio.sleep(0.05)
         return found
 

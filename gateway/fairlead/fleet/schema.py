@@ -5,7 +5,8 @@ Key                    Type    Content; who writes it; how long it lives
 fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the first node that finds none; no TTL
 fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
                                an expired row are removed
-fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:node:{n}           hash    one node's counts, state and epoch, and what it has served since its start (see
+                               `traffic`). Written with each heartbeat; 150 s after the last one
 fl1:revision           hash    the revision whose nodes take new links, and until when (ms). Written by the operator in
                                each pass of a rollout; no TTL
 fl1:rebalance          hash    node → links that it should keep at most; `node enough` → links from which on it takes
@@ -35,6 +36,8 @@ fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by o
 fl1:moves              hash    the fleet's budget of moves, a token bucket. rate and most (moves/s) and until (ms) are
                                written by the operator in every pass, rate is valid for 30 s; tokens and at (ms) by
                                take_moves; no TTL
+fl1:scaling_history    string  what the operator remembers of the fleet, JSON. Written by the operator in each pass;
+                               7 days after the last one
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -54,6 +57,7 @@ REVISION = "fl1:revision"
 EVENTS = "fl1:events"
 MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
+SCALING_HISTORY = "fl1:scaling_history"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -68,6 +72,8 @@ REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 REBALANCE_MS = 30_000
 """How long targets of a rebalance hold: three passes of the operator."""
+SCALING_HISTORY_MS = 7 * 24 * 3600_000
+"""How long the operator's history is kept: after a week without an operator it describes another fleet."""
 LABEL_LIMIT = 64
 """The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5

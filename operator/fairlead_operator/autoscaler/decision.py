@@ -14,10 +14,10 @@ from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.gateway_status import DecisionInputs, RuleStatus
-from fairlead_operator.autoscaler.history import STEP_SECONDS, History
+from fairlead_operator.autoscaler.history.fleet_history import STEP_SECONDS, History
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rules import RULES
-from fairlead_operator.autoscaler.scale_down import cheapest_pod, why_not_down
+from fairlead_operator.autoscaler.scale_down import choose_victim, why_not_down
 from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
@@ -102,7 +102,9 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
         return made(Action.STAY, current, target.reason)
     if obstacle := why_not_down(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
         return made(Action.STAY, current, f"{pod_count(target.replicas)} would suffice, but {obstacle}")
-    return made(Action.DOWN, current - 1, target.reason, victim=cheapest_pod(fleet))
+    victim = choose_victim(fleet)
+    reason = f"{target.reason}; {victim.name} should go: {victim.reason}"
+    return made(Action.DOWN, current - 1, reason, victim=victim.name)
 
 
 def required(rules: tuple[RuleStatus, ...]) -> int:

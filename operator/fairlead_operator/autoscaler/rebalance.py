@@ -19,15 +19,15 @@ from enum import StrEnum
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.history import History
-from fairlead_operator.autoscaler.link_spread import LinkSpread, spread_of
-from fairlead_operator.autoscaler.observation import FleetObservation
-from fairlead_operator.autoscaler.rebalance_history import (
+from fairlead_operator.autoscaler.history.rebalance_history import (
     EndedRebalance,
     PodCounters,
     RebalanceHistory,
     RebalanceOutcome,
     RebalanceRun,
 )
+from fairlead_operator.autoscaler.link_spread import LinkSpread, spread_of
+from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.kube.workload_status import pod_count
 
 STEADY = 30.0
@@ -83,6 +83,7 @@ class RebalancePlan:
     ended: EndedRebalance | None = None
     """Set in the pass in which a rebalance ends."""
 
+    @property
     def run(self) -> RebalanceRun | None:
         return self.history.rebalance.run
 
@@ -137,7 +138,7 @@ def _obstacle(fleet: FleetObservation, spread: LinkSpread, history: History, spe
         return f"the LinkOperation {fleet.operation} is running"
     if leaving := sum(pod.leaving for pod in fleet.pods):
         return f"{pod_count(leaving)} must finish terminating first"
-    if now - history.removed_at < AFTER_REMOVAL:
+    if history.removed_at is not None and now - history.removed_at < AFTER_REMOVAL:
         return "a pod is about to be removed"
     if silent := sum(not pod.fresh for pod in spread.pods):
         return f"{silent} of {pod_count(len(spread.pods))} have not reported"
@@ -163,9 +164,9 @@ def _idle(spread: LinkSpread, history: History, now: float) -> RebalancePlan:
     """No rebalance runs: starts one when the links are uneven for long enough."""
     known = history.rebalance
     if not spread.uneven or known.uneven_since is None:
-        kept = replace(known, ended=None, paused_until=-math.inf)
+        kept = replace(known, ended=None, paused_until=None)
         return RebalancePlan(RebalanceState.EVEN, EVEN_REASON, replace(history, rebalance=kept))
-    if now < known.paused_until and known.ended is not None:
+    if known.paused_until is not None and now < known.paused_until and known.ended is not None:
         return RebalancePlan(RebalanceState.STOPPED, known.ended.message, history)
     if now - known.uneven_since < STEADY:
         reason = f"{spread}: links are moved when this has lasted for {STEADY:g} s"
@@ -211,7 +212,8 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
             history = replace(history, rebalance=replace(history.rebalance, ended=None))
         elif run.idle_rounds >= IDLE_ROUNDS:
             return (_give_up if spread.uneven else _end)(spread, run, history, now)
-    refusing = now - history.rebalance.refusing_at < REFUSAL_MEMORY
+    refused_at = history.rebalance.refusing_at
+    refusing = refused_at is not None and now - refused_at < REFUSAL_MEMORY
     takers = frozenset(pod.name for pod in spread.pods) if refusing else spread.takers
     return RebalancePlan(
         RebalanceState.RUNNING,

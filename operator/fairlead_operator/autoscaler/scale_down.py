@@ -5,13 +5,21 @@ Adding a pod is cheap. Removing one moves its links, so it happens slowly, one p
 
 from __future__ import annotations
 
-from fairlead_operator.autoscaler.observation import FleetObservation
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
 FILL_AFTER_REMOVAL = 6 / 7
 """Share of the target utilisation to which the remaining pods may be filled: with a target of 70 % they are filled to
 60 % at most, so that the pod is not added again at once."""
+
+CLOSED_COST = 1_000_000_000
+"""By so much a pod on a closed machine is cheaper to remove than another: more than the links and commands of any pod
+amount to, and a cost that Kubernetes accepts (32 bits)."""
 
 
 def why_not_down(snapshot: Snapshot, *, panic: bool, ordered: bool) -> str:
@@ -36,7 +44,8 @@ def _unsettled(snapshot: Snapshot) -> str:
         return f"{pod_count(inputs.excluded)} must take new links again first: Kubernetes would remove unready ones"
     if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
         return f"only {inputs.fresh} of {fleet.replicas} pods have reported"
-    if (since := snapshot.now - snapshot.history.removed_at) < scaling.step_down_seconds:
+    removed_at = snapshot.history.removed_at
+    if removed_at is not None and (since := snapshot.now - removed_at) < scaling.step_down_seconds:
         return f"the last removal was {since:.0f} s ago (stepDownSeconds is {scaling.step_down_seconds})"
     return ""
 
@@ -58,17 +67,57 @@ def _still_needed(snapshot: Snapshot, *, panic: bool) -> str:
     return ""
 
 
-def cheapest_pod(fleet: FleetObservation) -> str:
-    """Name of the ready pod whose removal disturbs the least."""
-    candidates = [pod for pod in fleet.pods if pod.ready and not pod.leaving]
-    return min(candidates, key=lambda pod: (pod.removal_cost, pod.name)).name
+Criterion = tuple[Callable[[PodObservation], int], Callable[[PodObservation], str]]
+"""Among some pods those of the greatest weight go first; and what to say of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """The pod that should be removed, and why it and no other."""
+
+    name: str
+    reason: str
+
+
+def choose_victim(fleet: FleetObservation) -> Victim:
+    """The ready pod to remove: on a closed machine, of an old revision, of the zone and then of the machine with the
+    most pods, with the fewest links. Each of these counts only among the pods that are equal by those before it."""
+    staying = [pod for pod in fleet.pods if pod.ready and not pod.leaving]
+    zones = Counter(pod.zone for pod in staying) if all(pod.zone for pod in staying) else Counter[str]()
+    machines = Counter(pod.machine.name for pod in staying)
+    on_closed: Criterion = (
+        lambda pod: pod.machine.closed != "",
+        lambda pod: f"its machine {pod.machine.name} is {pod.machine.closed}",
+    )
+    old: Criterion = (lambda pod: fleet.revision not in ("", pod.revision), lambda _: "it is of an old revision")
+    crowded_zone: Criterion = (
+        lambda pod: zones[pod.zone],
+        lambda pod: f"the zone {pod.zone} has the most pods ({zones[pod.zone]})",
+    )
+    crowded_machine: Criterion = (
+        lambda pod: machines[pod.machine.name],
+        lambda pod: f"the machine {pod.machine.name} has the most pods ({machines[pod.machine.name]})",
+    )
+    cheap: Criterion = (
+        lambda pod: -pod.removal_cost,
+        lambda pod: f"its removal disturbs the least (links: {pod.links}, running commands: {pod.commands})",
+    )
+    reasons = []
+    for weight, reason in (on_closed, old, crowded_zone, crowded_machine, cheap):
+        most = max(weight(pod) for pod in staying)
+        narrowed = [pod for pod in staying if weight(pod) == most]
+        if len(narrowed) < len(staying):
+            reasons.append(reason(narrowed[0]))
+        staying = narrowed
+    victim = min(staying, key=lambda pod: pod.name)
+    return Victim(victim.name, ", and ".join(reasons) or "all pods are alike")
 
 
 def deletion_costs(fleet: FleetObservation, victim: str = "") -> dict[str, int]:
-    """Deletion cost of each pod; Kubernetes removes the one of the least cost first. Among equals that is `victim`."""
-    costs = {pod.name: pod.removal_cost for pod in fleet.pods}
-    least = costs.get(victim)
-    return {
-        name: cost + 1 if least is not None and name != victim and cost <= least else cost
-        for name, cost in costs.items()
-    }
+    """Deletion cost of each pod; Kubernetes removes the one of the least cost first. That is `victim` if there is one,
+    and otherwise a pod on a closed machine."""
+    costs = {pod.name: pod.removal_cost - CLOSED_COST * (pod.machine.closed != "") for pod in fleet.pods}
+    if victim in costs:
+        others = [cost for name, cost in costs.items() if name != victim]
+        costs[victim] = min([costs[victim], *(cost - 1 for cost in others)])
+    return costs

@@ -9,22 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
+from fairlead.fleet import schema
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.store.errors import StoreError
 from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import octets
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.observation import NodeMetrics
 from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret, secret_reason
 
-WRITE_TIMEOUT = 4.0
-"""Seconds for one small write. The next pass repeats it."""
+CALL_TIMEOUT = 4.0
+"""Seconds for one small read or write. The next pass repeats it."""
+
+T = TypeVar("T")
 
 
 class FleetRedis:
@@ -61,33 +67,51 @@ class FleetRedis:
 
     async def prefer(self, revision: PreferredRevision) -> None:
         """Tells the nodes whose revision takes new links. Raises BusUnavailable."""
-        await self._write(lambda store: PreferredRevisions(store).write(revision))
+        await self._call(lambda store: PreferredRevisions(store).write(revision))
 
     async def write_rebalance(self, targets: Mapping[str, RebalanceTarget]) -> None:
         """Writes what each node should do; none ends the rebalance. Raises BusUnavailable."""
-        await self._write(lambda store: RebalanceTargets(store).write(targets))
+        await self._call(lambda store: RebalanceTargets(store).write(targets))
 
     async def set_move_rate(self, rate: float, most: float, now: int) -> None:
         """Allows the nodes `rate` moves per second for half a minute, and never more than `most`. `now`: Redis TIME in
         ms, from the `read` of this pass. If Redis does not answer, the nodes compute the rate themselves."""
         with suppress(BusUnavailable):
-            await self._write(lambda store: MoveBucket(store).set_rate(rate, most, now))
+            await self._call(lambda store: MoveBucket(store).set_rate(rate, most, now))
 
-    async def _write(self, write: Callable[[Pipeliner], Awaitable[None]]) -> None:
+    async def read_history(self, most: int) -> bytes | None:
+        """The first `most` bytes of the document that the last leader left; None without one. Raises BusUnavailable."""
+        return await self._call(lambda store: _read_history(store, most)) or None
+
+    async def write_history(self, document: bytes) -> None:
+        """Raises BusUnavailable."""
+        await self._call(lambda store: _write_history(store, document))
+
+    async def _call(self, call: Callable[[Pipeliner], Awaitable[T]]) -> T:
         if self._reader is None:
             raise BusUnavailable("Redis has not been read in this pass")
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT):
-                await write(self._reader.store)
+            async with asyncio.timeout(CALL_TIMEOUT):
+                return await call(self._reader.store)
         except TimeoutError as e:
-            message = f"Redis at {self._reader.address} did not take a directive within {WRITE_TIMEOUT:g} s"
+            message = f"Redis at {self._reader.address} did not answer within {CALL_TIMEOUT:g} s"
             raise BusUnavailable(message) from e
+        except StoreError as e:  # a key of another type, or a reply of another shape: nothing that a pass should end by
+            raise BusUnavailable(f"Redis at {self._reader.address}: {e.message}") from e
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:
         if self._reader is None or self._reader.url != url:
             await self.aclose()
             self._reader = NodeMetricsReader(url)
         return self._reader
+
+
+async def _read_history(store: Pipeliner, most: int) -> bytes:
+    return octets(await store.submit("GETRANGE", schema.SCALING_HISTORY, 0, most - 1, expected=most))
+
+
+async def _write_history(store: Pipeliner, document: bytes) -> None:
+    await store.submit("SET", schema.SCALING_HISTORY, document, "PX", schema.SCALING_HISTORY_MS)
 
 
 def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:

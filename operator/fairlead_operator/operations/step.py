@@ -17,9 +17,9 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from fairlead_operator.api.link_operation import ENDED, LinkOperationStatus, Operation, Phase, Type
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 
 class StepAction(StrEnum):

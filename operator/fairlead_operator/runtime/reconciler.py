@@ -19,11 +19,11 @@ from fairlead_operator.api.gateway_status import LinkGatewayStatus
 from fairlead_operator.api.policy import Policy, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
-from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
+from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.machines import MachineReader
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -33,7 +33,9 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
+from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
@@ -81,7 +83,8 @@ class Reconciler:
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
-        self._history = History()
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
+        self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
@@ -156,21 +159,25 @@ class Reconciler:
         await self._apply_children(spec, secrets, report, now)
         await check_ingress_class(self._cluster, spec, conditions)
         nodes = await self._redis.read(spec, secrets, conditions)
+        clock = await self._memory.begin_pass(nodes, now)
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        fleet = replace(fleet, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
             fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
-        decision, scaled = await self._scale(spec, fleet, workload, report, now)
+        decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
         self._excluded = decision.inputs.excluded
-        plan = plan_rebalance(fleet, self._history, spec, now)
-        self._plan, self._history = plan, plan.history
+        plan = plan_rebalance(fleet, self._memory.history, spec, clock)
+        self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
         move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
+        canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
+        await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
@@ -181,6 +188,7 @@ class Reconciler:
             gateway_status(decision, fleet, spec, links, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
+            canary=canary,
             selector=self._owner.label_selector,
             move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
@@ -198,8 +206,15 @@ class Reconciler:
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
-        checksum = self._secrets.checksum(spec, secrets)
-        failures = await self._children.apply(self._owner, spec, now, checksum, self._excluded)
+        checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
+        wanted, refused = children(self._owner, spec, checksum, self._excluded), []
+        try:
+            wanted = await self._canary.stage(wanted, spec, report)
+        except (NotLeader, ApiServerUnavailable):
+            raise
+        except FairleadError as e:  # no template is applied while the accepted one is not known
+            wanted, refused = [one for one in wanted if one["kind"] != "Deployment"], [ApplyFailure.of(e)]
+        failures = refused + await self._children.apply(self._owner, wanted, now)
         for message in self._children.repaired:
             report.add_event("Repaired", message, warning=True)
         if failures:
@@ -215,16 +230,22 @@ class Reconciler:
         return Workload(deployment, await self._cluster.items("Pod", owner.namespace, owner.label_selector))
 
     async def _scale(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, workload: Workload, report: PassReport, now: float
+        self,
+        spec: LinkGatewaySpec,
+        fleet: FleetObservation,
+        workload: Workload,
+        report: PassReport,
+        now: float,
+        clock: float,
     ) -> tuple[Decision, bool]:
-        """The decision, and whether the scale was written."""
-        decision = decide(fleet, self._history, spec, now)
-        removed_at, self._history = self._history.removed_at, decision.history
+        """The decision, and whether the scale was written. `clock` is `now` by the history's clock."""
+        decision = decide(fleet, self._memory.history, spec, clock)
+        removed_at, self._memory.history = self._memory.history.removed_at, decision.history
         self._metrics.observe(decision, fleet, decision.replicas if writes_scale(spec) else fleet.replicas)
         set_scaling_conditions(report.conditions, decision, spec)
         scaled = await self._executor.execute(decision, fleet, workload.pods, spec, report, now)
         if not scaled:
-            self._history = replace(self._history, removed_at=removed_at)
+            self._memory.history = replace(self._memory.history, removed_at=removed_at)
         return decision, scaled
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.decision import Action, Decision
 from fairlead_operator.autoscaler.observation import FleetObservation
-from fairlead_operator.autoscaler.scale_down import deletion_costs
+from fairlead_operator.autoscaler.scale_down import CLOSED_COST, deletion_costs
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied, Conflict, NotFound
 from fairlead_operator.kube.objects import Object
@@ -85,8 +85,6 @@ class ScaleExecutor:
             report.conditions.set("ScalingActive", False, "AccessDenied", e.message)
             return False
         message = f"scaled from {fleet.replicas} to {decision.replicas} pods: {decision.reason}"
-        if decision.victim:
-            message += f"; {decision.victim} is the cheapest and should terminate"
         report.add_event("ScaledUp" if decision.action is Action.UP else "ScaledDown", message)
         self._metrics.scaled(decision)
         return True
@@ -159,6 +157,6 @@ def _differs(pod: Object, cost: int, *, roughly: bool) -> bool:
     if written is None or not roughly:
         return bool(written != str(cost))
     try:
-        return abs(int(written) - cost) > max(10, cost // 10)
+        return abs(int(written) - cost) > max(10, cost % CLOSED_COST // 10)
     except ValueError:
         return True

@@ -7,7 +7,7 @@ then.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead_operator.autoscaler.observation import FleetObservation
 
@@ -31,16 +31,20 @@ class StartHistory:
         starts = sorted(self.durations)
         return starts[math.ceil(0.95 * len(starts)) - 1] if starts else None
 
+    def resume(self, *, keep_starting: bool) -> StartHistory:
+        """The history for a new leader. A pod that it sees first may have been created any time since the last
+        observation, so its start says nothing."""
+        return replace(self, began=False, starting=self.starting if keep_starting else ())
+
     def observe(self, fleet: FleetObservation, now: float) -> StartHistory:
         existing = frozenset(pod.name for pod in fleet.pods)
-        if not self.began:
-            return StartHistory(began=True, known=existing)
         first_seen = dict(self.starting)
-        new = [pod for pod in fleet.pods if pod.name not in self.known]
+        known = self.known if self.began else existing - first_seen.keys()
+        new = [pod for pod in fleet.pods if pod.name not in known]
         ready = [pod.name for pod in new if pod.ready]
         return StartHistory(
             began=True,
             starting=tuple((pod.name, first_seen.get(pod.name, now)) for pod in new if not pod.ready),
-            known=self.known & existing | set(ready),
+            known=known & existing | set(ready),
             durations=(*self.durations, *(now - first_seen.get(name, now) for name in ready))[-KEPT_STARTS:],
         )

@@ -1,21 +1,23 @@
 """What the autoscaler remembers of one fleet between two decisions. Pure.
 
-`decide` takes a history and returns the next one in its Decision. A new leader begins with an empty one, so it removes
-nothing before it has watched the fleet for a whole window.
+`decide` takes a history and returns the next one in its Decision. The leader keeps it in Redis (see `document`), and a
+new leader continues it. One that finds none removes nothing before it has watched the fleet for a whole window.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
-from fairlead_operator.autoscaler.link_history import LinkHistory, TimedMaxima, add_maximum
+from fairlead_operator.autoscaler.history.link_history import REMEMBERED, LinkHistory, TimedMaxima, add_maximum
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceHistory
+from fairlead_operator.autoscaler.history.start_history import StartHistory
 from fairlead_operator.autoscaler.observation import FleetObservation
-from fairlead_operator.autoscaler.rebalance_history import RebalanceHistory
-from fairlead_operator.autoscaler.start_history import StartHistory
 
 STEP_SECONDS = 60.0
 """The window over which the size of the fleet limits a step up."""
+GAP_MOST = REMEMBERED
+"""Seconds without a leader after which what happened meanwhile is not known: links that were lost then no longer
+count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,25 @@ class History:
     """The greatest wanted number of pods within the scale-down window."""
     sizes: tuple[tuple[float, int], ...] = ()
     """Time and size of the fleet at each decision of the last STEP_SECONDS."""
-    removed_at: float = -math.inf
+    removed_at: float | None = None
     """Time of the last decision to remove a pod."""
     short_of_pods: bool = False
     """Whether the last decision required twice the ready pods."""
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
+
+    def resume(self, gap: float) -> History:
+        """The history for a new leader; for `gap` seconds nobody has observed the fleet. After a long gap the fleet has
+        to be watched anew, but what has been measured and when a pod was removed still holds."""
+        if gap <= GAP_MOST:
+            return replace(self, starts=self.starts.resume(keep_starting=True))
+        return replace(
+            self,
+            began=None,
+            links=LinkHistory(),
+            starts=self.starts.resume(keep_starting=False),
+            short_of_pods=False,
+            rebalance=self.rebalance.resume(),
+        )
 
     def observe(self, fleet: FleetObservation, now: float) -> History:
         """The history after this observation."""

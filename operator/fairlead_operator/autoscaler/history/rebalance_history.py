@@ -1,14 +1,13 @@
 """What a rebalance remembers from one pass to the next: since when the links are uneven, and how the one that runs goes
 on. Pure.
 
-`history` holds it, and `rebalance.plan_rebalance` alone changes it. A new leader begins with an empty one, so it starts
-a rebalance only after it has seen the links uneven for as long as any leader.
+`fleet_history` holds it, and `rebalance.plan_rebalance` alone changes it. A new leader continues the rebalance of the
+one before, and keeps to its pause.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -63,7 +62,7 @@ class PodCounters(NamedTuple):
 
     pod: str
     moved: int
-    refused: int
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,13 @@ class RebalanceHistory:
     """Since when the links over the same pods are uneven."""
     counters: tuple[PodCounters, ...] = ()
     """Those of each pod at the last pass."""
-    refusing_at: float = -math.inf
+    refusing_at: float | None = None
     """When a pod that should take new links was last seen to have refused one."""
     run: RebalanceRun | None = None
     ended: EndedRebalance | None = None
-    paused_until: float = -math.inf
+    paused_until: float | None = None
     """No rebalance starts before this time, because the last one changed nothing."""
+
+    def resume(self) -> RebalanceHistory:
+        """The history for a leader that begins long after the last pass: the targets of a rebalance have expired."""
+        return replace(self, pods=frozenset(), uneven_since=None, counters=(), run=None)

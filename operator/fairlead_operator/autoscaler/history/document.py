@@ -1,0 +1,104 @@
+"""The history of a fleet as a document, in which one leader leaves it to the next. Pure.
+
+`inputs.history_store` writes it to Redis in every pass and reads it when a leader begins. The times in a history are
+those of its leader's clock, so the document also says what that clock showed, and Redis TIME at that moment: the next
+leader sets its own clock for the history from both.
+
+A field that is added has a default, so that documents of the version before can still be read. A change of what a field
+means is a new VERSION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from fairlead.errors import ConfigError
+from fairlead_operator.autoscaler.history.fleet_history import History
+
+VERSION = 1
+MOST_BYTES = 1 << 20
+"""A history has some 150 bytes for each pod, so this is enough for more than 5,000 pods."""
+GREATEST = 1e12
+"""Of any number in a history. Sums and products of such numbers are finite."""
+
+
+class UnusableHistory(ConfigError):
+    """The document cannot be continued; the message says why."""
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: int
+
+
+class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True):
+    version: int = VERSION
+    gateway: str
+    """The uid of the LinkGateway."""
+    at: int
+    """Redis TIME in ms when it was written."""
+    clock: float
+    """The history's clock at that moment, in seconds."""
+    history: History
+
+    def encode(self) -> bytes:
+        """The document as JSON. Raises UnusableHistory if it is longer than MOST_BYTES."""
+        found = msgspec.json.encode(self)
+        if len(found) > MOST_BYTES:
+            raise UnusableHistory(f"the history has {len(found)} bytes: expected at most {MOST_BYTES}")
+        return found
+
+    def gap(self, now: int) -> float:
+        """Seconds since it was written. `now`: Redis TIME in ms."""
+        return max(0.0, (now - self.at) / 1000)
+
+
+def decode_history(data: bytes, gateway: str) -> HistoryDocument:
+    """Raises UnusableHistory for what another version or LinkGateway wrote, and for what no operator can have
+    written."""
+    if len(data) > MOST_BYTES:
+        raise UnusableHistory(f"it has more than {MOST_BYTES} bytes")
+    try:
+        version = msgspec.json.decode(data, type=_Version).version
+        if version != VERSION:
+            raise UnusableHistory(f"it is of version {version}: expected version {VERSION}")
+        document = msgspec.json.decode(data, type=HistoryDocument)
+    except msgspec.MsgspecError as e:
+        raise UnusableHistory(f"it is not a history: {e}") from e
+    if document.gateway != gateway:
+        raise UnusableHistory(f"it is of another LinkGateway, of the uid {document.gateway[:64]}")
+    if any(abs(number) > GREATEST for number in (document.clock, *_numbers(msgspec.to_builtins(document.history)))):
+        raise UnusableHistory(f"it contains a number above {GREATEST:g}")
+    if max(_times(document.history), default=0.0) > document.clock:
+        raise UnusableHistory("it contains a time after the one at which it was written")
+    return document
+
+
+def _times(history: History) -> Iterator[float]:
+    """The times of what has happened."""
+    links, rebalance = history.links, history.rebalance
+    for known in (history.began, history.removed_at, links.rejecting_since, rebalance.uneven_since):
+        if known is not None:
+            yield known
+    for at, _ in (*history.wanted, *history.sizes, *links.peaks):
+        yield at
+    yield from (report.at for report in links.reports)
+    yield from (at for _, at in history.starts.starting)
+    yield links.observed_at
+    if rebalance.run is not None:
+        yield from (rebalance.run.began, rebalance.run.round_began)
+    if rebalance.ended is not None:
+        yield rebalance.ended.at
+
+
+def _numbers(node: Any) -> Iterator[float]:
+    if isinstance(node, int | float):
+        yield node
+    elif isinstance(node, dict):
+        for inner in node.values():
+            yield from _numbers(inner)
+    elif isinstance(node, list | tuple | set | frozenset):
+        for inner in node:
+            yield from _numbers(inner)

@@ -1,0 +1,140 @@
+"""Which pod is removed: cases, and properties for pods on any machines, in any zones, of any revisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.scale_down import choose_victim, deletion_costs
+from fairlead_operator.kube.machine import Machine
+
+ZONES = ("a", "b", "c")
+machines = st.builds(
+    lambda zone, number, closed: Machine(f"m-{zone}{number}", zone, closed),
+    st.sampled_from(ZONES), st.integers(1, 3), st.sampled_from(["", "", "", "cordoned", "not ready"]),
+)  # fmt: skip
+placed_pods = st.builds(
+    PodObservation,
+    name=st.just(""),
+    links=st.integers(0, 5000),
+    commands=st.integers(0, 20),
+    revision=st.sampled_from(["new", "new", "old"]),
+    machine=machines,
+)
+
+
+def fleet(pods: Iterable[PodObservation], revision: str = "") -> FleetObservation:
+    named = tuple(replace(pod, name=f"p{i}", age=1.0) for i, pod in enumerate(pods))
+    return FleetObservation(len(named), named, revision=revision)
+
+
+def on(machine: str, zone: str = "", *, closed: str = "", links: int = 0, revision: str = "") -> PodObservation:
+    return PodObservation("", links=links, revision=revision, machine=Machine(machine, zone, closed))
+
+
+def zones(pods: Iterable[PodObservation]) -> Counter[str]:
+    return Counter(pod.zone for pod in pods)
+
+
+def skew(pods: Iterable[PodObservation], over: Iterable[str]) -> int:
+    """As a topologySpreadConstraint over these zones counts it."""
+    counts = zones(pods)
+    return max(counts[zone] for zone in over) - min(counts[zone] for zone in over)
+
+
+def chosen(observed: FleetObservation) -> PodObservation:
+    name = choose_victim(observed).name
+    return next(pod for pod in observed.pods if pod.name == name)
+
+
+def without(observed: FleetObservation, gone: PodObservation) -> FleetObservation:
+    return replace(observed, pods=tuple(pod for pod in observed.pods if pod is not gone))
+
+
+@pytest.mark.parametrize(
+    ("pods", "victim", "reason"),
+    [
+        ([on("m", links=3), on("m", links=1)], "p1", "its removal disturbs the least (links: 1, running commands: 0)"),
+        ([on("m", links=1), on("m", links=1)], "p0", "all pods are alike"),
+        (
+            [on("m1", "a", links=1), on("m2", "b", closed="cordoned", links=900), on("m3", "b", links=2)],
+            "p1",
+            "its machine m2 is cordoned",
+        ),
+        (
+            [on("m1", "a", links=1), on("m2", "b", links=900), on("m3", "b", links=800)],
+            "p2",
+            "the zone b has the most pods (2), and its removal disturbs the least (links: 800, running commands: 0)",
+        ),
+        ([on("m1", "a"), on("m2", "a", links=9), on("m2", "a", links=9)], "p1", "the machine m2 has the most pods (2)"),
+        # The zone of one pod is not known, so zones are no reason.
+        (
+            [on("m1", "a"), on("m2", "b", links=9), on("m3", "b", links=9), on("m4")],
+            "p0",
+            "its removal disturbs the least (links: 0, running commands: 0)",
+        ),
+        ([on("m1", "a", revision="new"), on("m2", "b", links=5, revision="old")], "p1", "it is of an old revision"),
+    ],
+)
+def test_the_chosen_pod_and_the_reason_that_is_said(pods: list[PodObservation], victim: str, reason: str) -> None:
+    made = choose_victim(fleet(pods, "new" if pods[0].revision else ""))
+    assert (made.name, made.reason) == (victim, reason)
+
+
+@given(st.lists(placed_pods, min_size=1, max_size=12), st.sampled_from(["", "new"]))
+def test_a_pod_of_any_fleet_goes_by_its_machine_then_revision_then_zone_then_links(
+    pods: list[PodObservation], revision: str
+) -> None:
+    observed = fleet(pods, revision)
+    victim = chosen(observed)
+    rivals = [pod for pod in observed.pods if pod.machine.closed] or list(observed.pods)
+    assert victim in rivals
+    rivals = [pod for pod in rivals if revision not in ("", pod.revision)] or rivals
+    assert victim in rivals
+    counts = zones(observed.pods)
+    assert counts[victim.zone] == max(counts[pod.zone] for pod in rivals)
+    same = [pod for pod in rivals if pod.machine.name == victim.machine.name]
+    assert victim.removal_cost == min(pod.removal_cost for pod in same)
+
+
+@given(st.lists(placed_pods, min_size=2, max_size=12))
+def test_a_removal_among_open_machines_empties_no_zone_while_another_has_two_and_keeps_the_skew(
+    pods: list[PodObservation],
+) -> None:
+    observed = fleet(replace(pod, machine=replace(pod.machine, closed="")) for pod in pods)
+    used = {pod.zone for pod in observed.pods}
+    victim = chosen(observed)
+    left = without(observed, victim).pods
+    counts = zones(left)
+    assert counts[victim.zone] > 0 or max(counts.values(), default=0) <= 1
+    for over in (used, ZONES):  # as domains only zones with pods, or also those with machines alone
+        assert skew(left, over) <= max(1, skew(observed.pods, over))
+
+
+@given(st.lists(st.integers(0, 5000), min_size=2, max_size=12))
+def test_a_balanced_fleet_stays_balanced_down_to_its_last_pod(links: list[int]) -> None:
+    observed = fleet(on(f"m{i}", ZONES[i % 3], links=count) for i, count in enumerate(links))
+    while len(observed.pods) > 1:
+        observed = without(observed, chosen(observed))
+        assert skew(observed.pods, ZONES) <= 1
+
+
+@given(st.lists(placed_pods, min_size=1, max_size=12), st.sampled_from(["", "new"]))
+def test_kubernetes_removes_the_chosen_pod_first_and_else_one_on_a_closed_machine(
+    pods: list[PodObservation], revision: str
+) -> None:
+    observed = fleet(pods, revision)
+    victim = choose_victim(observed).name
+    costs = deletion_costs(observed, victim)
+    assert all(costs[victim] < cost for name, cost in costs.items() if name != victim)
+    assert all(-(2**31) <= cost < 2**31 for cost in costs.values())  # what the annotation may hold
+    roughly = deletion_costs(observed)
+    closed = [roughly[pod.name] for pod in observed.pods if pod.machine.closed]
+    open_ones = [roughly[pod.name] for pod in observed.pods if not pod.machine.closed]
+    assert not closed or not open_ones or max(closed) < min(open_ones)
