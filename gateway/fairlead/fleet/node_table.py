@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from fairlead.fleet.schema import AgentRow
+from fairlead.fleet.traffic import Traffic
 
 ALIVE_MS = 15_000
 """Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
@@ -54,8 +55,13 @@ class NodeRow:
     moved: int = 0
     """Links that a rebalance has made it move since the start of the process."""
     spare_accept_rate: float = 0.0
-    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full or drains.
-    See `moves.move_rate`."""
+    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full, drains or
+    leaves new links to others. See `moves.move_rate`."""
+    excluded_by: str = ""
+    """Why the node leaves new links to others although it can serve: a value of `directives.exclusion.Exclusion`, ""
+    if it takes them."""
+    traffic: Traffic | None = None
+    """What it has served since the start of the process; None if its version does not count that."""
 
     @property
     def lease(self) -> str:
@@ -78,6 +84,7 @@ class NodeRow:
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
             word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
+            word(b"excluded_by"), Traffic.parse(row),
         )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from fairlead.routing.membership.heartbeat import Heartbeat
 from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.routing.membership.readiness import Readiness
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.routing.moves.rebalancer import Rebalancer
@@ -83,9 +84,10 @@ class Routing:
             self.lease_releaser, telemetry, tasks,
         )  # fmt: skip
         self.loop_lag = LoopLag(metrics)
+        self.readiness = Readiness(hub, inbox, membership)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
-            LoadReport(hub, self.loop_lag, settings.capacity, settings.accept_rate), metrics, settings.bus_grace,
+            LoadReport(settings, hub, self.readiness, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,
         )  # fmt: skip
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks

@@ -64,6 +64,9 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     stale: Annotated[int, Meta(description="Ready pods that have not reported for more than 15 s.")] = 0
     pending: Annotated[int, Meta(description="Pods that are not ready yet.")] = 0
     leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
+    excluded: Annotated[
+        int, Meta(description="Ready pods that leave new links to others, so that Kubernetes calls them unready.")
+    ] = 0
 
 
 class DecisionReport(ApiStruct, frozen=True, kw_only=True):
@@ -92,6 +95,31 @@ class RebalanceReport(ApiStruct, frozen=True, kw_only=True):
     started_at: Timestamp | None = None
 
 
+class CanaryMeasurement(ApiStruct, frozen=True, kw_only=True):
+    """One comparison of the canary with the pods of the accepted template."""
+
+    name: Annotated[str, Meta(description="LinksRejected, LinksLost, CommandsFailed or CommandsSlow.")]
+    count: Annotated[int, Meta(description="What happened on the canary.")] = 0
+    limit: Annotated[int, Meta(description="The most that the other pods' share explains.")] = 0
+    judged: Annotated[bool, Meta(description="False while too few links or commands were seen.")] = False
+    message: str = ""
+
+
+class CanaryReport(ApiStruct, frozen=True, kw_only=True):
+    """The canary of a pod template: the one that runs, or the last one."""
+
+    state: Annotated[str, Meta(description="Running, Promoting, Succeeded or Failed.")]
+    template: Annotated[str, Meta(description="Hash of the pod template. One that has failed is not tried again.")]
+    reason: Annotated[str, Meta(description="The measurement that failed, or how it ended otherwise.")] = ""
+    message: str = ""
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    pods: Annotated[int, Meta(description="Pods of the canary that are ready and have reported.")] = 0
+    links: Annotated[int, Meta(description="Links that they hold.")] = 0
+    watched_seconds: Annotated[int, Meta(description="For how long they have been compared.")] = 0
+    measurements: list[CanaryMeasurement] = []
+
+
 class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     """What the operator reports of one LinkGateway."""
 
@@ -110,6 +138,7 @@ class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
     rebalance: RebalanceReport | None = None
+    canary: CanaryReport | None = None
     conditions: list[Condition] = []
 
 

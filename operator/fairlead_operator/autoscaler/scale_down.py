@@ -40,6 +40,8 @@ def _unsettled(snapshot: Snapshot) -> str:
         return f"{pod_count(inputs.leaving)} must finish terminating first"
     if inputs.pending:
         return f"{pod_count(inputs.pending)} must become ready first: Kubernetes would remove unready ones"
+    if inputs.excluded:
+        return f"{pod_count(inputs.excluded)} must take new links again first: Kubernetes would remove unready ones"
     if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
         return f"only {inputs.fresh} of {fleet.replicas} pods have reported"
     removed_at = snapshot.history.removed_at

@@ -33,7 +33,9 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
+from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
@@ -81,11 +83,14 @@ class Reconciler:
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
+        self._excluded = 0
+        """Pods that left new links to others at the last pass."""
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -159,16 +164,19 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
-        move_rate = await self._set_move_rate(spec, fleet, nodes)
+        fleet = replace(fleet, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
             fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
+        self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
+        canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
@@ -180,25 +188,33 @@ class Reconciler:
             gateway_status(decision, fleet, spec, links, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
+            canary=canary,
             selector=self._owner.label_selector,
             move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
         )
 
     async def _set_move_rate(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, nodes: NodeMetrics | None
+        self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
         """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
-        rate = fleet_move_rate(fleet, spec.moves)
+        rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
         await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
         self._metrics.set_move_rate(rate)
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
-        checksum = self._secrets.checksum(spec, secrets)
-        failures = await self._children.apply(self._owner, spec, now, checksum)
+        checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
+        wanted, refused = children(self._owner, spec, checksum, self._excluded), []
+        try:
+            wanted = await self._canary.stage(wanted, spec, report)
+        except (NotLeader, ApiServerUnavailable):
+            raise
+        except FairleadError as e:  # no template is applied while the accepted one is not known
+            wanted, refused = [one for one in wanted if one["kind"] != "Deployment"], [ApplyFailure.of(e)]
+        failures = refused + await self._children.apply(self._owner, wanted, now)
         for message in self._children.repaired:
             report.add_event("Repaired", message, warning=True)
         if failures:

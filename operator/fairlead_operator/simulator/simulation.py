@@ -17,8 +17,9 @@ import numpy as np
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.simulator.arrays import Counts, draw_without_return
-from fairlead_operator.simulator.fleet import directives, pauses
+from fairlead_operator.simulator.fleet import pauses
 from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
+from fairlead_operator.simulator.fleet.directives import NodeDirectives
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.fleet.moves import FleetMoves
 from fairlead_operator.simulator.fleet.pod_table import HEARTBEAT_SECONDS, RECENT_MOVES, RECENT_SECONDS, PodTable
@@ -56,6 +57,7 @@ class Simulation:
         self._order = ScaleOrder(0)
         self.now = 0
         self.pods = PodTable(spec.accept_rate)
+        self._directives = NodeDirectives(self.pods)
         self.queue = ReconnectQueue(rng)
         self.offline = scenario.agents - int(scenario.demand[0])
         """Agents that want no link."""
@@ -84,6 +86,7 @@ class Simulation:
     def step(self) -> None:
         """One second."""
         now = self.now
+        self._directives.apply(now)
         self.pods.renew_readiness(now)
         self.pods.refill()
         arriving = self._change_demand(now)
@@ -164,7 +167,7 @@ class Simulation:
             pods.drop(leaving & (pods.links == 0) & (~pods.started | (now - pods.left_at >= stopping)))
         if not self._policy.drains:
             return np.zeros(len(pods), np.int64)
-        moving = self._moves.draw(pods, now)
+        moving = self._moves.draw(pods, self._directives.kept(now), now, self._directives.move_limit)
         pods.links -= moving
         pods.moved += np.where(pods.leaving, 0, moving)
         return moving
@@ -174,7 +177,7 @@ class Simulation:
         pods = self.pods
         pods.report(now)
         if self._policy.drains:
-            directives.read(pods, self._order.directives, now)
+            self._directives.read(self._order.directives, now)
         if now % RECENT_SECONDS == 0:
             pods.recent[:, now // RECENT_SECONDS % RECENT_MOVES] = 0
 

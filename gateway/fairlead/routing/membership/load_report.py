@@ -11,6 +11,9 @@ from pathlib import Path
 
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
+from fairlead.routing.membership.readiness import Readiness
+from fairlead.routing.membership.traffic_counter import TrafficCounter
+from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
 
@@ -46,12 +49,15 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
-        """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
+    def __init__(
+        self, settings: Settings, hub: Hub, readiness: Readiness, traffic: TrafficCounter, loop_lag: LoopLag
+    ) -> None:
         self._hub = hub
+        self.readiness = readiness
+        self._traffic = traffic
         self._loop_lag = loop_lag
-        self._capacity = capacity
-        self._accept_rate = accept_rate
+        self._capacity = settings.capacity
+        self._accept_rate = settings.accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
@@ -65,11 +71,14 @@ class LoadReport:
             "capacity": self._capacity,
             "accepted": hub.accepted,
             "refused": hub.refused,
+            "rejected": hub.rejected,
             "lag_ms": round(self._loop_lag.last * 1000, 3),
             "in_flight": hub.totals.streams,
             "moved": hub.moved,
             "spare_accept_rate": self._spare(),
+            "excluded_by": self.readiness.reported() or "",
             "version": __version__,
+            **self._traffic.fields(),
         }
 
     def _spare(self) -> float:
@@ -83,6 +92,6 @@ class LoadReport:
             idle = round(self._idle.measure(), 1)
             accepting = (accepted - self._accepted) / max(now - self._measured_at, 0.001)
         self._accepted, self._measured_at = accepted, now
-        if self._hub.draining:
+        if self._hub.draining or self.readiness.exclusion() is not None:
             return 0.0
         return round(spare_accept_rate(self._accept_rate, idle, accepting, self._hub.links, self._capacity), 3)

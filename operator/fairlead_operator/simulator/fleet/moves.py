@@ -8,11 +8,13 @@ left, on overdraft.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, move_rate, spare_accept_rate
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.simulator.arrays import Counts, Shares, draw_without_return
+from fairlead_operator.simulator.arrays import Counts, draw_without_return
 from fairlead_operator.simulator.fleet.move_bucket import ModelMoveBucket
 from fairlead_operator.simulator.fleet.pod_table import FAR, NEVER, PodTable
 
@@ -25,16 +27,16 @@ class FleetMoves:
         self._drain_seconds = spec.drain_seconds
         self._rng = rng
         self._bucket = ModelMoveBucket()
-        self._reported: Shares | None = None
+        self._reported: Counts | None = None
         self._rate = 0.0
 
     def rate(self, pods: PodTable) -> float:
         """Moves per second of the whole fleet, by the last reports. A modelled node has no other work than to accept
-        links."""
+        links. Pods receive that take new links, however many they get until the next pass."""
         if self._reported is pods.reported_accepting:
             return self._rate
         self._reported = pods.reported_accepting
-        at = np.flatnonzero(pods.serving & (pods.reported_at != NEVER))
+        at = np.flatnonzero(pods.serving & ~pods.excluded & (pods.enough == FAR) & (pods.reported_at != NEVER))
         spare = [
             spare_accept_rate(self._accept_rate, 1 - accepting / self._accept_rate, accepting, links, self._capacity)
             for accepting, links in zip(
@@ -44,15 +46,16 @@ class FleetMoves:
         self._rate = move_rate(spare, self._most)
         return self._rate
 
-    def draw(self, pods: PodTable, now: int) -> Counts:
-        """Agents of each pod that move now."""
+    def draw(self, pods: PodTable, kept: Counts | None, now: int, limit: float = math.inf) -> Counts:
+        """Agents of each pod that move now. While a rebalance runs, `kept` are the links that pods keep, and `limit`
+        the moves per second that it allows."""
         wanted = np.where(pods.leaving, pods.links, 0)
-        if pods.target.min(initial=FAR) != FAR:
-            movable = np.minimum(pods.links - pods.target, pods.links - pods.recent.sum(axis=1))
+        if kept is not None:
+            movable = np.minimum(pods.links - kept, pods.links - pods.recent.sum(axis=1))
             wanted += np.where(pods.leaving, 0, np.maximum(movable, 0))
         if not wanted.any():
             return wanted
-        rate = self.rate(pods)
+        rate = min(self.rate(pods), limit)
         moving = draw_without_return(self._rng, wanted, self._bucket.take(int(wanted.sum()), rate, now))
         overdue: Counts = np.maximum(self._due(pods, now) - moving, 0)
         if overdue.any():

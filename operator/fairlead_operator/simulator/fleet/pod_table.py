@@ -13,9 +13,9 @@ from fairlead_operator.simulator.arrays import Counts, Flags, Shares
 BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
 COLUMNS = (
-    "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target", "started",
-    "ready", "leaving", "serving", "tokens", "accepted", "moved", "recent", "reported_links", "reported_refused",
-    "reported_moved", "reported_accepting", "reported_at",
+    "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target", "enough",
+    "has_enough", "excluded", "started", "ready", "leaving", "serving", "tokens", "accepted", "moved", "recent",
+    "reported_links", "reported_refused", "reported_moved", "reported_accepting", "reported_at",
 )  # fmt: skip
 HEARTBEAT_SECONDS = 5
 """A node writes its row so often, and reads what the operator has told it."""
@@ -48,6 +48,11 @@ class PodTable:
         self.revision: Counts = np.zeros(0, np.int64)
         self.target: Counts = np.zeros(0, np.int64)
         """Links that a rebalance lets it keep, FAR while none runs."""
+        self.enough: Counts = np.zeros(0, np.int64)
+        """Links from which on it leaves new ones to other pods, FAR while it takes all."""
+        self.has_enough: Flags = np.zeros(0, np.bool_)
+        self.excluded: Flags = np.zeros(0, np.bool_)
+        """Whether its node leaves new links to others, although it can serve."""
         self.started: Flags = np.zeros(0, np.bool_)
         """Whether its start is over: its node holds links and reports."""
         self.ready: Flags = np.zeros(0, np.bool_)
@@ -85,8 +90,8 @@ class PodTable:
         self._created += number
         self.names += [f"pod-{first + i:05d}" for i in range(number)]
         new = {
-            "started_at": started_at, "ready_at": started_at, "unready_at": FAR, "revision": revision, "target": FAR,
-            "tokens": BURST_SECONDS * self._accept_rate, "left_at": NEVER, "reported_at": NEVER,
+            "started_at": started_at, "ready_at": started_at, "unready_at": FAR, "left_at": NEVER, "reported_at": NEVER,
+            "revision": revision, "target": FAR, "enough": FAR, "tokens": BURST_SECONDS * self._accept_rate,
         }  # fmt: skip
         for column in COLUMNS:
             old = getattr(self, column)

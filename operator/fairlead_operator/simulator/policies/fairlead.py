@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from fairlead.fleet.directives.exclusion import Exclusion
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
@@ -53,16 +54,19 @@ class FairleadPolicy(ScalingPolicy):
         if view.readable:
             preferred = int(self.direction.revision) if self.direction.revision else None
             targets = self.rebalance.targets if self.rebalance is not None else {}
-            self._directives, self._written_at = Directives(preferred, targets), view.now
+            limit = self.rebalance.move_limit if self.rebalance is not None else math.inf
+            self._directives, self._written_at = Directives(preferred, targets, limit), view.now
         elif view.now - self._written_at >= VALID_SECONDS:
             self._directives = NO_DIRECTIVES
         return self._directives
 
     def _observe(self, view: FleetView) -> FleetObservation:
         pods, now, capacity = view.pods, view.now, self._spec.capacity
+        reason = Exclusion.ROLLOUT if self._directives.preferred is not None else Exclusion.REBALANCE
         columns = zip(
             pods.names,
-            pods.ready.tolist(),
+            pods.started.tolist(),
+            pods.excluded.tolist(),
             pods.ready_at.tolist(),
             pods.leaving.tolist(),
             pods.reported_at.tolist(),
@@ -76,7 +80,8 @@ class FairleadPolicy(ScalingPolicy):
             PodObservation(
                 name=name,
                 uid=name,
-                ready=ready,
+                ready=started,
+                excluded_by=reason if excluded else "",
                 ready_for=float(max(0, now - ready_at)),
                 leaving=leaving,
                 age=math.inf if reported_at == NEVER or not view.readable else float(now - reported_at),
@@ -86,7 +91,7 @@ class FairleadPolicy(ScalingPolicy):
                 moved=moved,
                 revision=str(revision),
             )
-            for name, ready, ready_at, leaving, reported_at, links, refused, moved, revision in columns
+            for name, started, excluded, ready_at, leaving, reported_at, links, refused, moved, revision in columns
         )
         return FleetObservation(
             view.replicas,
