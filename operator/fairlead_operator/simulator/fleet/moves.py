@@ -14,7 +14,7 @@ import numpy as np
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, move_rate, spare_accept_rate
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.simulator.arrays import Counts, draw_without_return
+from fairlead_operator.simulator.arrays import Counts, Shares, draw_without_return
 from fairlead_operator.simulator.fleet.move_bucket import ModelMoveBucket
 from fairlead_operator.simulator.fleet.pod_table import FAR, NEVER, PodTable
 
@@ -27,7 +27,7 @@ class FleetMoves:
         self._drain_seconds = spec.drain_seconds
         self._rng = rng
         self._bucket = ModelMoveBucket()
-        self._reported: Counts | None = None
+        self._reported: Shares | None = None
         self._rate = 0.0
 
     def rate(self, pods: PodTable) -> float:
