@@ -66,6 +66,16 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
 
 
+class RemovalStatus(ApiStruct, frozen=True, kw_only=True):
+    """What keeps the next pod from being removed."""
+
+    held_by: Annotated[str, Meta(description="The rule or the obstacle; empty while a pod is removed.")] = ""
+    reason: str = ""
+    until: Annotated[Timestamp, Meta(description="When it ends by itself; absent when that is not known.")] | None = (
+        None
+    )
+
+
 class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     """The last decision."""
 
@@ -78,6 +88,7 @@ class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     reason: str
     limited: Annotated[bool, Meta(description="Whether replicas.max or the limit of a step reduced it.")] = False
     rules: Annotated[list[RuleStatus], Meta(description="What each scaling rule asks for.")] = []
+    removal: RemovalStatus = RemovalStatus()
     bounds: ReplicaBounds = ReplicaBounds()
     inputs: DecisionInputs = DecisionInputs()
 

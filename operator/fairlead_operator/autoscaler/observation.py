@@ -58,6 +58,14 @@ class PodObservation:
     """Commands that run on its links."""
     refused: int = 0
     """Links that it has refused since its node started."""
+    cpu: float = 0.0
+    """Share of the time for which its event loop was busy, from 0 to 1."""
+    memory: float = 0.0
+    """Share of its memory limit that it uses, from 0 to 1; 0 without a limit."""
+    lag_ms: float = 0.0
+    """How late its event loop runs what is due."""
+    left: int = 0
+    """Links whose agents have left on purpose since its node started."""
     moved: int = 0
     """Links that a rebalance has made it move since its node started."""
     spare_accept_rate: float = 0.0
@@ -78,6 +86,10 @@ class PodObservation:
             capacity=row.capacity,
             commands=row.in_flight,
             refused=row.refused,
+            cpu=row.cpu,
+            memory=row.memory,
+            lag_ms=row.lag_ms,
+            left=row.left,
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
         )

@@ -38,6 +38,7 @@ from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, 
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
+from fairlead_operator.runtime.removal_report import report_removal
 from fairlead_operator.runtime.scale_executor import ScaleExecutor
 from fairlead_operator.runtime.status import (
     LinkCount,
@@ -171,13 +172,14 @@ class Reconciler:
         await self._rebalance.execute(plan, report)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
+        removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)
         return msgspec.structs.replace(
-            gateway_status(decision, fleet, spec, links, report.timestamp),
+            gateway_status(decision, fleet, spec, links, removal, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
             selector=self._owner.label_selector,

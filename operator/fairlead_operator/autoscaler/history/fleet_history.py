@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from fairlead_operator.autoscaler.history.link_history import REMEMBERED, LinkHistory, TimedMaxima, add_maximum
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceHistory
+from fairlead_operator.autoscaler.history.signal_history import SignalHistory
 from fairlead_operator.autoscaler.history.start_history import StartHistory
 from fairlead_operator.autoscaler.observation import FleetObservation
 
@@ -34,6 +35,7 @@ class History:
     """Time of the last decision to remove a pod."""
     short_of_pods: bool = False
     """Whether the last decision required twice the ready pods."""
+    signals: SignalHistory = field(default_factory=SignalHistory)
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
 
     def resume(self, gap: float) -> History:
@@ -57,6 +59,7 @@ class History:
             began=now if self.began is None else self.began,
             links=self.links.observe(fleet, now),
             starts=self.starts.observe(fleet, now),
+            signals=self.signals.observe(fleet, now),
         )
 
     def want(self, replicas: int, now: float, window: float) -> History:
