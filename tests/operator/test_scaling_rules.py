@@ -17,11 +17,11 @@ from fairlead_operator.autoscaler.decision import decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rules import RULES
-from fairlead_operator.autoscaler.rules.commands_in_flight import CommandsInFlightRule
 from fairlead_operator.autoscaler.rules.cpu import CpuRule
 from fairlead_operator.autoscaler.rules.failure_tolerance import FailureToleranceRule
 from fairlead_operator.autoscaler.rules.loop_lag import LoopLagRule
 from fairlead_operator.autoscaler.rules.memory import MemoryRule
+from fairlead_operator.autoscaler.rules.open_commands import CommandsInFlightRule
 from fairlead_operator.autoscaler.rules.reconnect import ReconnectRule
 from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule, SignalRule
 from fairlead_operator.autoscaler.rules.utilisation import UtilisationRule

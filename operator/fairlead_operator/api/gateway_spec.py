@@ -140,6 +140,10 @@ class Scaling(ApiStruct, frozen=True, kw_only=True):
     reconnect_seconds: Annotated[
         int, Meta(ge=10, le=3600, description="The whole fleet must be able to reconnect within this time.")
     ] = 300
+    week_profile: Annotated[
+        bool,
+        Meta(description="Whether pods are added ahead of a rise that the last weeks had at the same time."),
+    ] = False
     signals: ScalingSignals = ScalingSignals()
     lead_seconds: Annotated[
         int,

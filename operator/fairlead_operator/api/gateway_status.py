@@ -57,6 +57,9 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     lead_seconds: Annotated[
         float, Meta(description="Time from the decision to add a pod to its first link, as measured.")
     ] = 0.0
+    expected: Annotated[
+        int, Meta(description="Links that the last weeks had until a new pod would be ready; 0 without weekProfile.")
+    ] = 0
     capacity: Annotated[int, Meta(description="Links that each pod takes.")] = 0
     pods: Annotated[int, Meta(description="Pods that exist.")] = 0
     ready: Annotated[int, Meta(description="Pods that are ready and not terminating.")] = 0

@@ -9,6 +9,27 @@ from msgspec import Meta
 
 from fairlead_operator.api.field_types import ApiStruct
 
+PROMETHEUS_URL = r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?$"
+"""Without a user and a password, which everybody who may read a LinkGateway would see."""
+
+
+class PrometheusSignal(ApiStruct, frozen=True, kw_only=True):
+    """A number that a Prometheus knows. A query that fails scales nothing."""
+
+    url: Annotated[
+        str,
+        Meta(
+            pattern=PROMETHEUS_URL,
+            max_length=500,
+            description="Its address, such as http://prometheus.monitoring:9090. The operator's policy must allow it.",
+        ),
+    ]
+    query: Annotated[
+        str, Meta(min_length=1, max_length=4000, description="PromQL that returns one number, such as sum(queue_jobs).")
+    ]
+    target_per_pod: Annotated[float, Meta(ge=0.001, description="How much of that number there may be for each pod.")]
+    timeout_seconds: Annotated[int, Meta(ge=1, le=8, description="Time for the answer.")] = 4
+
 
 class ScalingSignals(ApiStruct, frozen=True, kw_only=True):
     """What else than links asks for pods. Nothing by default; the greatest of all numbers wins."""
@@ -33,3 +54,4 @@ class ScalingSignals(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
+    prometheus: PrometheusSignal | None = None

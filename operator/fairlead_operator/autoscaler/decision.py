@@ -81,7 +81,7 @@ class Decision:
 
 def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now: float) -> Decision:
     """How many pods there should be now, and why."""
-    snapshot = take_snapshot(fleet, history.observe(fleet, now), spec, now)
+    snapshot = take_snapshot(fleet, history.observe(fleet, now, week=spec.scaling.week_profile), spec, now)
     rules = tuple(rule.evaluate(snapshot) for rule in RULES)
     target = _target(rules, snapshot)
     history = snapshot.history.want(target.replicas, now, spec.scaling.window_seconds or LOST_SECONDS)

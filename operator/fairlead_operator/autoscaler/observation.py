@@ -40,6 +40,13 @@ class NodeMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class QueriedValue:
+    """What a Prometheus answered; None when the query failed."""
+
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PodObservation:
     """A pod in the cluster, with what its node last reported; a pod without a report has an infinite `age`."""
 
@@ -129,6 +136,10 @@ class FleetObservation:
     """Name of the LinkOperation that is running, or ""."""
     revision: str = ""
     """The revision of the Deployment's template, which a rollout brings; "" while it is not known."""
+    at: float | None = None
+    """Unix time in seconds, by the clock of Redis; None if that could not be read."""
+    queried: QueriedValue | None = None
+    """The value of `scaling.signals.prometheus`; None when the spec asks for none."""
     rebalance_operation: str = ""
     """The uid of the running LinkOperation if it is a Rebalance, or ""."""
 
@@ -169,6 +180,7 @@ def observe_fleet(
         replicas=replicas(deployment),
         pods=tuple(sorted(observed, key=lambda pod: pod.name)),
         readable=nodes is not None,
+        at=None if nodes is None else nodes.now / 1000,
         rollout=is_rolling_out(deployment),
         revision=revision,
     )

@@ -32,6 +32,7 @@ AWAY_SECONDS = AWAY_MS / 1000
 
 class Hold(StrEnum):
     NUMBERS_UNKNOWN = "NumbersUnknown"
+    QUERY_FAILED = "QueryFailed"
     ROLLOUT = "Rollout"
     OPERATION = "LinkOperation"
     MOVES_IN_FLIGHT = "MovesInFlight"
@@ -43,6 +44,7 @@ class Hold(StrEnum):
     STABILIZATION_WINDOW = "StabilizationWindow"
     RECENT_DEMAND = "RecentDemand"
     LOST_LINKS = "LostLinks"
+    EXPECTED_DEMAND = "ExpectedDemand"
     WATCHED_BRIEFLY = "WatchedBriefly"
     TOO_FULL = "TargetUtilisation"
 
@@ -69,6 +71,8 @@ def removal_hold(snapshot: Snapshot, *, panic: bool, ordered: bool) -> RemovalHo
 
 def _unsettled(snapshot: Snapshot) -> RemovalHold | None:
     fleet, inputs, scaling = snapshot.fleet, snapshot.inputs, snapshot.spec.scaling
+    if fleet.queried is not None and fleet.queried.value is None:
+        return RemovalHold(Hold.QUERY_FAILED, "the query of scaling.signals.prometheus failed")
     if fleet.rollout:
         return RemovalHold(Hold.ROLLOUT, "a rollout is in progress")
     if fleet.operation:
@@ -95,6 +99,8 @@ def _still_needed(snapshot: Snapshot, *, panic: bool) -> RemovalHold | None:
         return RemovalHold(Hold.LINKS_REFUSED, "links are being refused")
     window = spec.scaling.window_seconds
     if hold := _by_demand(snapshot) if window is None else _by_window(snapshot, window):
+        return hold
+    if hold := _by_week(snapshot):
         return hold
     watch = LOST_SECONDS if window is None else window
     if (watched := snapshot.now - began) < watch:
@@ -132,6 +138,16 @@ def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
         )
         return RemovalHold(Hold.LOST_LINKS, reason, found[1])
     return None
+
+
+def _by_week(snapshot: Snapshot) -> RemovalHold | None:
+    """A pod that is removed and made again within ten minutes moves its links twice."""
+    at = snapshot.fleet.at
+    expected = 0 if at is None else snapshot.history.week.expected(at, LOST_SECONDS)
+    if expected == 0 or (pods := _pods(snapshot, expected)) < snapshot.fleet.replicas:
+        return None
+    reason = f"{pod_count(pods)} will be needed within {LOST_SECONDS:g} s: the last weeks had {expected} links then"
+    return RemovalHold(Hold.EXPECTED_DEMAND, reason)
 
 
 def _last_need(

@@ -26,6 +26,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.machines import MachineReader
+from fairlead_operator.inputs.prometheus_query import PrometheusQuery
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -78,6 +79,7 @@ class Reconciler:
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
         self._machines = MachineReader(cluster)
+        self._prometheus = PrometheusQuery()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
@@ -90,6 +92,7 @@ class Reconciler:
 
     async def aclose(self) -> None:
         await self._redis.aclose()
+        await self._prometheus.aclose()
 
     async def reconcile(
         self, body: Object, others: Sequence[Object], now: float, operations: Sequence[Object] = ()
@@ -160,6 +163,8 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
+        fleet = replace(fleet, queried=queried)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
