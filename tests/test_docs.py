@@ -103,7 +103,7 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        answer api arrays background binary body builtin check checks child children class client comparison
+        answer api arrays background binary body buffer builtin check checks child children class client comparison
         conditions configuration consistency consume context controller copy create details document due error errors
         event events exporter extensions factory fairlead field file files finish folder formats gauges get
         head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
@@ -117,7 +117,7 @@ ORDINARY = {
     """,
     "networks and HTTP": """
         accept access address admin app asgi channel dial endpoint hosts http idle ingress layers load
-        network openapi proxy sender transport tunnel upgrade websocket
+        network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """
         confinement cpu descendants disk environment escapes exec exit forked pipe pool private proc protected

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fairlead_operator.api.gateway_status import Condition
+from fairlead_operator.autoscaler.canary.canary_analysis import CanaryState
 from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation
@@ -53,12 +54,14 @@ class Metrics:
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
         self.scalings = counter("scalings_total", "Changes of the scale that were written", *LABELS, "action")
         self.wrong_removals = counter("wrong_removals_total", "Removals that took another pod than chosen", *LABELS)
+        self.canary_runs = gauge("canary", "1 while a canary of a new pod template runs")
+        self.canaries = counter("canaries_total", "Canaries that have ended", *LABELS, "outcome")
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.removal_held, self.condition, self.decisions,
-            self.scalings, self.wrong_removals, self.to_move, self.rebalances,
+            self.links_directed, self.rules, self.removal_held, self.condition, self.decisions, self.scalings,
+            self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -78,6 +81,8 @@ class GatewayMetrics:
         self.wrong_removals = metrics.wrong_removals.labels(*labels)
         for outcome in RebalanceOutcome:
             metrics.rebalances.labels(*labels, outcome)  # at 0, so that Prometheus sees the first one as an increase
+        for state in (CanaryState.SUCCEEDED, CanaryState.FAILED):
+            metrics.canaries.labels(*labels, state)
 
     def observe(self, decision: Decision, fleet: FleetObservation, desired: int) -> None:
         """`desired` is what the Deployment is scaled to, whatever the decision would ask for."""
@@ -108,6 +113,12 @@ class GatewayMetrics:
         self._metrics.to_move.labels(*self._labels).set(plan.to_move)
         if plan.ended is not None:
             self._metrics.rebalances.labels(*self._labels, plan.ended.outcome).inc()
+
+    def canary(self, *, running: bool) -> None:
+        self._metrics.canary_runs.labels(*self._labels).set(running)
+
+    def canary_ended(self, outcome: CanaryState) -> None:
+        self._metrics.canaries.labels(*self._labels, outcome).inc()
 
     def set_conditions(self, conditions: Iterable[Condition]) -> None:
         for condition in conditions:

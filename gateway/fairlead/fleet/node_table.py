@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from fairlead.fleet.schema import AgentRow
+from fairlead.fleet.traffic import Traffic
 
 ALIVE_MS = 15_000
 """Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
@@ -62,6 +63,8 @@ class NodeRow:
     """Share of the time since the last report for which the event loop was busy, from 0 to 1."""
     memory: float = 0.0
     """Share of the container's memory limit that is in use, from 0 to 1; 0 without a limit."""
+    traffic: Traffic | None = None
+    """What it has served since the start of the process; None if its version does not count that."""
 
     @property
     def lease(self) -> str:
@@ -85,6 +88,7 @@ class NodeRow:
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
             word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
             count(b"left"), float(row.get(b"cpu", b"0")), float(row.get(b"memory", b"0")),
+            Traffic.parse(row),
         )  # fmt: skip
 
 

@@ -31,6 +31,8 @@ class Hub:
         self.left = 0
         """Links whose agents have left on purpose since the start: they go away, and not to another node. The operator
         expects all others back."""
+        self.rejected = 0
+        """Upgrades that were refused since the start because of their host, token or subprotocol."""
         self.moved = 0
         """Links that a rebalance has made this node move since the start."""
         self.recent_moves = RecentMoves()

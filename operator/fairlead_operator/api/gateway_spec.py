@@ -211,6 +211,37 @@ class Rebalance(ApiStruct, frozen=True, kw_only=True):
     ] = 10
 
 
+class Canary(ApiStruct, frozen=True, kw_only=True):
+    """A few pods of a new template serve a part of the fleet, and are compared with the others, before all pods are
+    replaced. docs/operator.md describes what is measured."""
+
+    percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=50,
+            description="Percentage of the pods that the canary has, rounded up; at most this percentage of the links "
+            "is moved for it.",
+        ),
+    ] = 5
+    seconds: Annotated[
+        int, Meta(ge=30, le=86_400, description="How long the canary is compared with the other pods.")
+    ] = 300
+    min_links: Annotated[
+        int, Meta(ge=1, le=100_000, description="Links that the canary must have accepted before they are judged.")
+    ] = 10
+    min_commands: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Commands that must have ended on the canary before they are judged."),
+    ] = 50
+
+
+class Rollout(ApiStruct, frozen=True, kw_only=True):
+    """How a new pod template comes to all pods. `rollingUpdate` is how the Deployment then replaces them."""
+
+    canary: Annotated[Canary | None, Meta(description="Absent: every new template replaces all pods at once.")] = None
+
+
 class Telemetry(ApiStruct, frozen=True, kw_only=True):
     otlp_endpoint: (
         Annotated[str, Meta(pattern=TRACE_ENDPOINT, description="OTLP/HTTP URL, such as http://collector:4318.")] | None
@@ -251,6 +282,7 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     services: Services = Services()
     network_policy: NetworkPolicy = NetworkPolicy()
     rolling_update: RollingUpdate = RollingUpdate()
+    rollout: Rollout = Rollout()
     pod: Pod = Pod()
 
     @property

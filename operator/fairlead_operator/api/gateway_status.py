@@ -1,6 +1,6 @@
 """The status of a LinkGateway, and the last decision in it. Pure.
 
-`runtime.status` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
+`runtime.reports` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
 every number that a decision was made of, so that `kubectl describe` answers why.
 """
 
@@ -106,6 +106,31 @@ class RebalanceReport(ApiStruct, frozen=True, kw_only=True):
     started_at: Timestamp | None = None
 
 
+class CanaryMeasurement(ApiStruct, frozen=True, kw_only=True):
+    """One comparison of the canary with the pods of the accepted template."""
+
+    name: Annotated[str, Meta(description="LinksRejected, LinksLost, CommandsFailed or CommandsSlow.")]
+    count: Annotated[int, Meta(description="What happened on the canary.")] = 0
+    limit: Annotated[int, Meta(description="The most that the other pods' share explains.")] = 0
+    judged: Annotated[bool, Meta(description="False while too few links or commands were seen.")] = False
+    message: str = ""
+
+
+class CanaryReport(ApiStruct, frozen=True, kw_only=True):
+    """The canary of a pod template: the one that runs, or the last one."""
+
+    state: Annotated[str, Meta(description="Running, Promoting, Succeeded or Failed.")]
+    template: Annotated[str, Meta(description="Hash of the pod template. One that has failed is not tried again.")]
+    reason: Annotated[str, Meta(description="The measurement that failed, or how it ended otherwise.")] = ""
+    message: str = ""
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    pods: Annotated[int, Meta(description="Pods of the canary that are ready and have reported.")] = 0
+    links: Annotated[int, Meta(description="Links that they hold.")] = 0
+    watched_seconds: Annotated[int, Meta(description="For how long they have been compared.")] = 0
+    measurements: list[CanaryMeasurement] = []
+
+
 class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     """What the operator reports of one LinkGateway."""
 
@@ -124,6 +149,7 @@ class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
     rebalance: RebalanceReport | None = None
+    canary: CanaryReport | None = None
     conditions: list[Condition] = []
 
 

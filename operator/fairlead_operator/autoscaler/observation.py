@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
+from fairlead.fleet.traffic import Traffic
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import (
     FirstSeen,
+    crash_of,
     has_ended,
     is_ready,
     is_rolling_out,
@@ -81,6 +83,10 @@ class PodObservation:
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
     """The revision of the Deployment's template that it was created from."""
+    traffic: Traffic | None = None
+    """What it has served since its node started; None if it does not report that."""
+    crash: str = ""
+    """How its gateway last ended, when that has been started again since the pod was created."""
     machine: Machine = UNKNOWN
     """Where it runs."""
 
@@ -99,6 +105,7 @@ class PodObservation:
             left=row.left,
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
+            traffic=row.traffic,
         )
 
     @property
@@ -142,6 +149,8 @@ class FleetObservation:
     """The value of `scaling.signals.prometheus`; None when the spec asks for none."""
     rebalance_operation: str = ""
     """The uid of the running LinkOperation if it is a Rebalance, or ""."""
+    canary: bool = False
+    """Whether the pods of `revision` are a canary, and the others stay."""
 
     @property
     def fresh_pods(self) -> list[PodObservation]:
@@ -172,6 +181,7 @@ def observe_fleet(
             leaving=is_terminating(pod),
             restarted_by=restart_of(pod),
             revision=revision_of(pod),
+            crash=crash_of(pod),
             machine=machine_of(pod, machines or {}),
         )
         row = nodes.rows.get(meta["name"]) if nodes is not None else None

@@ -12,6 +12,8 @@ from pathlib import Path
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
 from fairlead.routing.membership.memory_share import memory_share
+from fairlead.routing.membership.traffic_counter import TrafficCounter
+from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
 
@@ -47,12 +49,12 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
-        """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
+    def __init__(self, settings: Settings, hub: Hub, traffic: TrafficCounter, loop_lag: LoopLag) -> None:
         self._hub = hub
+        self._traffic = traffic
         self._loop_lag = loop_lag
-        self._capacity = capacity
-        self._accept_rate = accept_rate
+        self._capacity = settings.capacity
+        self._accept_rate = settings.accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
@@ -71,6 +73,7 @@ class LoadReport:
             "capacity": self._capacity,
             "accepted": hub.accepted,
             "refused": hub.refused,
+            "rejected": hub.rejected,
             "lag_ms": round(self._loop_lag.last * 1000, 3),
             "in_flight": hub.totals.streams,
             "moved": hub.moved,
@@ -79,6 +82,7 @@ class LoadReport:
             "cpu": round(1 - idle, 2),
             "memory": round(memory_share(), 2),
             "version": __version__,
+            **self._traffic.fields(),
         }
 
     def _spare(self, idle: float) -> float:

@@ -198,7 +198,7 @@ def phase(conditions: Conditions, decision: Decision, plan: RebalancePlan, wante
     if not conditions.is_true("Reconciled"):
         return "Degraded"
     if fleet.rollout:
-        return "RollingOut"
+        return "Canary" if fleet.canary else "RollingOut"
     if decision.action is Action.HOLD:
         return "Holding"
     if decision.inputs.leaving:

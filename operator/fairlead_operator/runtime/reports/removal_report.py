@@ -14,8 +14,8 @@ from fairlead_operator.api.gateway_status import RemovalStatus
 from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.kube.events import timestamp
 from fairlead_operator.kube.workload_status import pod_count
-from fairlead_operator.runtime.pass_report import PassReport
-from fairlead_operator.runtime.status import writes_scale
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.status import writes_scale
 
 JITTER = 5.0
 """Seconds by which two passes may compute one and the same end differently."""
