@@ -53,7 +53,7 @@ class Target:
 
     @property
     def ordered(self) -> bool:
-        """Whether somebody else gave the number."""
+        """Whether something outside the operator has set the number, as in the mode External."""
         return self.winner == "external"
 
 

@@ -1,8 +1,8 @@
 """The links of a fleet from one observation to the next: how many count, and how fast they grow or are refused. Pure.
 
 Links are counted so that a pod's death, its silence or its drain never looks like a fleet that became smaller: the
-agents that were connected a moment ago are on their way to another pod, and would find it gone. Agents that said
-goodbye, as they do when they are stopped, are gone at once.
+agents that were connected a moment ago are about to connect to another pod, which must not have been removed. Agents
+that said goodbye, as they do when they are stopped, are gone at once.
 """
 
 from __future__ import annotations
