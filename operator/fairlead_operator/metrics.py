@@ -16,6 +16,7 @@ from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan
+from fairlead_operator.autoscaler.removal_hold import Hold
 
 LABELS = ("namespace", "gateway")
 
@@ -49,6 +50,7 @@ class Metrics:
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
+        self.removal_held = gauge("removal_held", "1 while this keeps a pod from being removed", "by")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
         self.scalings = counter("scalings_total", "Changes of the scale that were written", *LABELS, "action")
@@ -59,8 +61,8 @@ class Metrics:
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.excluded, self.links, self.headroom, self.move_rate,
-            self.stale, self.links_directed, self.rules, self.condition, self.decisions, self.scalings,
-            self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
+            self.stale, self.links_directed, self.rules, self.removal_held, self.condition, self.decisions,
+            self.scalings, self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -96,6 +98,8 @@ class GatewayMetrics:
         m.stale.labels(*labels).set(inputs.stale)
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
+        for hold in Hold:
+            m.removal_held.labels(*labels, hold).set(decision.hold is not None and decision.hold.by == hold)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
 
     def set_move_rate(self, rate: float) -> None:

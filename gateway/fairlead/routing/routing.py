@@ -83,8 +83,7 @@ class Routing:
             hub, timer_wheel.timeout_queue(settings.hello_timeout), self.registration, recorder, delivery,
             self.lease_releaser, telemetry, tasks,
         )  # fmt: skip
-        self.loop_lag = LoopLag(metrics)
-        self.readiness = Readiness(hub, inbox, membership)
+        self.loop_lag, self.readiness = LoopLag(metrics), Readiness(hub, inbox, membership)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
             LoadReport(settings, hub, self.readiness, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,

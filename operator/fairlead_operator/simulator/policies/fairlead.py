@@ -34,9 +34,9 @@ class FairleadPolicy(ScalingPolicy):
         self._directives = NO_DIRECTIVES
         self._written_at = 0
         self.decision: Decision | None = None
-        """The last one."""
+        """The last decision."""
         self.rebalance: RebalancePlan | None = None
-        """That of the same pass."""
+        """The plan of the same pass."""
         self.direction = LinkDirection("", "")
         """Where new links go during a rollout, by the same pass."""
 
