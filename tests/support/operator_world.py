@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.fleet.traffic import COUNTERS, Traffic
+from fairlead.fleet.reports.traffic import COUNTERS, Traffic
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster

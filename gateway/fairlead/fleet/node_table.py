@@ -14,8 +14,8 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead.fleet.schema import AgentRow
-from fairlead.fleet.traffic import Traffic
 
 ALIVE_MS = 15_000
 """Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""

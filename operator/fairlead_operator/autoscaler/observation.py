@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
-from fairlead.fleet.traffic import Traffic
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object

@@ -36,7 +36,7 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.canary_executor import CanaryExecutor
+from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
