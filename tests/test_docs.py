@@ -111,7 +111,7 @@ ORDINARY = {
         options os out owner path paths plain plots port ports problem problems process processes program progress
         rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
         routes run runner running runtime schema schemas script scripts secret secrets serve server set
-        setting settings shared simulated slot slots socket sockets start status system table take task
+        setting settings share shared simulated slot slots socket sockets start status system table take task
         tasks text thread threads time timeout timeouts timing token tokens total totals type types unbind
         under utilisation validation version watch writer
     """,
@@ -120,18 +120,18 @@ ORDINARY = {
         network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """
-        confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
+        confinement cpu descendants disk environment escapes exec exit forked pipe pool private proc protected
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
         applier autoscaler cluster crd deployment down election executor failure hpa informer kube operator pod
-        rbac readiness reconnect resources scale scaling spec tolerance workload
+        rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing
     """,
     "products and their terms": """
-        agones click keda redis uvicorn
+        agones click keda prometheus redis uvicorn
     """,
     "what a person does": """
         balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why

@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.fleet.directives.preferred_revision import PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
-from fairlead.fleet.traffic import BOUNDS, Traffic
+from fairlead.fleet.reports.traffic import BOUNDS, Traffic
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.kube.workload_status import is_terminating

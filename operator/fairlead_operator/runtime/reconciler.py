@@ -26,6 +26,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.machines import MachineReader
+from fairlead_operator.inputs.prometheus_query import PrometheusQuery
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -35,13 +36,13 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.canary_executor import CanaryExecutor
+from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
-from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
-from fairlead_operator.runtime.scale_executor import ScaleExecutor
-from fairlead_operator.runtime.status import (
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.removal_report import report_removal
+from fairlead_operator.runtime.reports.status import (
     LinkCount,
     gateway_status,
     phase,
@@ -51,6 +52,7 @@ from fairlead_operator.runtime.status import (
     set_scaling_conditions,
     writes_scale,
 )
+from fairlead_operator.runtime.scale_executor import ScaleExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Reconciler:
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
         self._machines = MachineReader(cluster)
+        self._prometheus = PrometheusQuery()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
@@ -92,6 +95,7 @@ class Reconciler:
 
     async def aclose(self) -> None:
         await self._redis.aclose()
+        await self._prometheus.aclose()
 
     async def reconcile(
         self, body: Object, others: Sequence[Object], now: float, operations: Sequence[Object] = ()
@@ -162,7 +166,8 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
-        fleet = replace(fleet, canary=self._canary.running)
+        queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
+        fleet = replace(fleet, queried=queried, canary=self._canary.running)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
@@ -176,13 +181,14 @@ class Reconciler:
         canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
+        removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)
         return msgspec.structs.replace(
-            gateway_status(decision, fleet, spec, links, report.timestamp),
+            gateway_status(decision, fleet, spec, links, removal, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
             canary=canary,

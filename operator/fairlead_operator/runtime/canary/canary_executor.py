@@ -34,8 +34,8 @@ from fairlead_operator.kube.workload_status import revision_of, why_not_running
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.deployment import TEMPLATE_ANNOTATION, hash_of, held, with_template
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.accepted_template import AcceptedTemplate
-from fairlead_operator.runtime.pass_report import PassReport
+from fairlead_operator.runtime.canary.accepted_template import AcceptedTemplate
+from fairlead_operator.runtime.reports.pass_report import PassReport
 
 logger = logging.getLogger(__name__)
 
