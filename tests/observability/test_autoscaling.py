@@ -41,6 +41,7 @@ IDLE = 12.0
 STILL = {
     "Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not",
     "New links directed": "there is no rollout; tests/operator plays one",
+    "Canary": "there is no new pod template; tests/operator plays some",
     "Waiting moves": "no node stops; tests/observability/test_dashboards.py plays a drain",
 }
 """Panels that may be the same under this load, and why; all others must move."""
