@@ -19,6 +19,7 @@ from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.simulator.arrays import Counts, Flags, draw_without_return
 from fairlead_operator.simulator.fleet import pauses
 from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
+from fairlead_operator.simulator.fleet.directives import PROBE_SECONDS, NodeDirectives
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.fleet.moves import FleetMoves
 from fairlead_operator.simulator.fleet.pod_table import RECENT_MOVES, RECENT_SECONDS, PodTable
@@ -55,6 +56,7 @@ class Simulation:
         self._loss = -math.expm1(-options.lost_per_day / DAY)
         self._balancer = BALANCERS[scenario.balancer or options.balancer](rng)
         self._moves = FleetMoves(spec, rng)
+        self._directives = NodeDirectives()
         self._order = ScaleOrder(0)
         self.now = 0
         self.pods = PodTable(spec.accept_rate)
@@ -88,6 +90,8 @@ class Simulation:
         now = self.now
         self.pods.start_ready(now)
         self.pods.refill()
+        if now % PROBE_SECONDS == 0:
+            self._directives.probe(self.pods)
         arriving = self._change_demand(now)
         self._lose_links(now)
         moving = self._move(now)
@@ -167,7 +171,7 @@ class Simulation:
         leaving = pods.leaving
         if leaving.any():
             pods.drop(leaving & (pods.links == 0) & (~pods.ready | (now - pods.left_at >= stopping)))
-        moving = self._moves.draw(pods, self._order.targets, now)
+        moving = self._moves.draw(pods, self._directives.kept(pods, self._spec.capacity, now), now)
         pods.links -= moving
         pods.moved += np.where(pods.serving, moving, 0)
         return moving
@@ -176,8 +180,9 @@ class Simulation:
         """Heartbeats: what the operator and the budget of moves will know."""
         pods = self.pods
         pods.report(now)
+        self._directives.hear(self._order.targets, now)
         if self._policy.drains:
-            self._moves.renew_rate(pods)
+            self._moves.renew_rate(pods, self._directives.receiving(pods), self._order.move_limit)
         pods.accepted[:] = 0.0
         if now % RECENT_SECONDS == 0:
             pods.recent[:, now // RECENT_SECONDS % RECENT_MOVES] = 0
@@ -213,11 +218,11 @@ class Simulation:
         movers = int(moving.sum())
         back = np.zeros(len(pods), np.int64)
         if self._balancer.pins:
-            back = self._awaited_among(queue.due(now)) + np.where(pods.serving, moving, 0)
+            back = self._awaited_among(queue.due(now)) + np.where(pods.taking, moving, 0)
         due = queue.take_due(now, arriving + movers)
         if not due.total:
             return 0
-        at = np.flatnonzero(pods.serving)
+        at = np.flatnonzero(pods.taking)
         if not len(at):
             queue.unanswered(now, due)
             return 0
@@ -227,7 +232,7 @@ class Simulation:
         pods.links[at] += accepted
         pods.tokens[at] -= accepted
         pods.accepted[at] += accepted / HEARTBEAT_SECONDS
-        rebalanced = int(moving[at].sum())
+        rebalanced = int(moving[pods.serving].sum())
         if rebalanced:
             share = draw_without_return(self._rng, np.array([rebalanced, due.total - rebalanced]), int(accepted.sum()))
             landed = draw_without_return(self._rng, accepted, int(share[0]))
@@ -260,4 +265,4 @@ class Simulation:
         pinned = draw_without_return(self._rng, np.array([awaited, self.waiting - awaited]), number)
         back = draw_without_return(self._rng, pods.awaited, int(pinned[0]))
         pods.awaited -= back
-        return np.where(pods.serving, back, 0)
+        return np.where(pods.taking, back, 0)

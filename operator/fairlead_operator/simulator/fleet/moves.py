@@ -8,13 +8,13 @@ of its drain a pod moves what is left evenly over the time that is left, on over
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 
 import numpy as np
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, move_rate, spare_accept_rate
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.simulator.arrays import Counts, draw_without_return
+from fairlead_operator.simulator.arrays import Counts, Flags, draw_without_return
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 
 DEBT_SECONDS = 5
@@ -33,22 +33,22 @@ class FleetMoves:
         self.rate = 0.0
         """Moves per second of the whole fleet."""
 
-    def renew_rate(self, pods: PodTable) -> None:
-        """The nodes report what they can accept. A modelled node has no other work than to accept links."""
+    def renew_rate(self, pods: PodTable, receiving: Flags, limit: float = math.inf) -> None:
+        """The nodes report what they can accept. A modelled node has no other work than to accept links. `limit`: that
+        of the rebalance."""
         accepting = pods.accepted.tolist()
         spare = [
             spare_accept_rate(self._accept_rate, 1 - one / self._accept_rate, one, links, self._capacity)
-            for one, links, serving in zip(accepting, pods.links.tolist(), pods.serving.tolist(), strict=True)
-            if serving
+            for one, links, receives in zip(accepting, pods.links.tolist(), receiving.tolist(), strict=True)
+            if receives
         ]
-        self.rate = move_rate(spare, self._most)
+        self.rate = min(move_rate(spare, self._most), limit)
 
-    def draw(self, pods: PodTable, targets: Mapping[str, int], now: int) -> Counts:
-        """Agents of each pod that move now. `targets`: links that pods keep while a rebalance runs."""
+    def draw(self, pods: PodTable, kept: Counts | None, now: int) -> Counts:
+        """Agents of each pod that move now. `kept`: links that pods keep while a rebalance runs."""
         self._tokens = min(max(1.0, self.rate), self._tokens + self.rate)
         wanted = np.where(pods.leaving, pods.links, 0)
-        if targets:
-            kept = np.array([targets.get(name, self._capacity) for name in pods.names], np.int64)
+        if kept is not None:
             movable = np.minimum(pods.links - kept, pods.links - pods.recent.sum(axis=1))
             wanted += np.where(pods.serving, np.maximum(movable, 0), 0)
         if not wanted.any():

@@ -14,6 +14,7 @@ BURST_SECONDS = 2
 COLUMNS = (
     "links", "awaited", "refused", "ready_at", "left_at", "revision", "ready", "tokens",
     "reported_links", "reported_refused", "reported_moved", "reported_at", "moved", "accepted", "recent",
+    "unready", "excluded",
 )  # fmt: skip
 RECENT_MOVES = 12
 """Parts of the hour within which a rebalance moves no agent twice."""
@@ -46,6 +47,10 @@ class PodTable:
         """Agents that a rebalance has made it move."""
         self.recent: Counts = np.zeros((0, RECENT_MOVES), np.int64)
         """Of its agents, those that a rebalance has moved here in each part of the last hour."""
+        self.unready: Flags = np.zeros(0, np.bool_)
+        """Whether its last probes found that it leaves new links to others."""
+        self.excluded: Flags = np.zeros(0, np.bool_)
+        """Whether load balancers know so."""
         self.reported_moved: Counts = np.zeros(0, np.int64)
         self.reported_links: Counts = np.zeros(0, np.int64)
         self.reported_refused: Counts = np.zeros(0, np.int64)
@@ -66,8 +71,13 @@ class PodTable:
 
     @property
     def serving(self) -> Flags:
-        """Those that a load balancer sends agents to."""
+        """Those that are ready and stay."""
         return self.ready & ~self.leaving
+
+    @property
+    def taking(self) -> Flags:
+        """Those that a load balancer sends agents to."""
+        return self.serving & ~self.excluded
 
     def add(self, ready_at: Counts, revision: int) -> None:
         """New pods, which are ready at these seconds."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from fairlead.fleet.directives.exclusion import Exclusion
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
@@ -34,7 +35,7 @@ class FairleadPolicy(ScalingPolicy):
         self.decision = decision = decide(fleet, self._history, self._spec, now)
         plan = plan_rebalance(fleet, decision.history, self._spec, now)
         self.rebalance, self._history = plan, plan.history
-        return ScaleOrder(decision.replicas, decision.victim, plan.targets)
+        return ScaleOrder(decision.replicas, decision.victim, plan.targets, plan.move_limit)
 
     def _observe(self, view: FleetView) -> FleetObservation:
         pods, now, capacity = view.pods, view.now, self._spec.capacity
@@ -47,6 +48,7 @@ class FairleadPolicy(ScalingPolicy):
             pods.reported_links.tolist(),
             pods.reported_refused.tolist(),
             pods.reported_moved.tolist(),
+            pods.unready.tolist(),
             strict=True,
         )
         observed = tuple(
@@ -61,7 +63,8 @@ class FairleadPolicy(ScalingPolicy):
                 capacity=capacity if reported_at != NEVER else 0,
                 refused=refused,
                 moved=moved,
+                excluded_by=Exclusion.REBALANCE if excluded else "",
             )
-            for name, ready, ready_at, left_at, reported_at, links, refused, moved in columns
+            for name, ready, ready_at, left_at, reported_at, links, refused, moved, excluded in columns
         )
         return FleetObservation(view.replicas, observed, readable=view.readable, rollout=view.rolling_out)

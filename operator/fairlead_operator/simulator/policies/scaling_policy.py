@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 
@@ -39,8 +41,10 @@ class ScaleOrder:
     replicas: int
     victim: str = ""
     """The pod that goes first, "" for any."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """Links that each pod keeps at most; empty while no rebalance runs."""
+    targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
+    """What a rebalance asks of each pod's node; empty while none runs."""
+    move_limit: float = math.inf
+    """Moves per second that the rebalance allows."""
 
 
 class ScalingPolicy(ABC):
