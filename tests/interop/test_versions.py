@@ -25,8 +25,8 @@ from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
 from support.interop.older_version import COMMIT, PRESENT, HistoryMissing, Version, older
 
-pytestmark = pytest.mark.timeout(300)
-PATIENCE = 60.0
+pytestmark = pytest.mark.timeout(500)
+PATIENCE = 120.0
 COMMANDS = 10
 
 
