@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clone import project_files
+
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 FENCE = re.compile(r"(?ms)^```.*?^```[ ]*$")
@@ -32,17 +34,6 @@ def test_every_line_of_the_failure_matrix_names_tests_that_exist() -> None:
             assert any(f"def {test}(" in path.read_text() for path in found), f"{file}::{test}"
 
 
-def _markdown() -> list[Path]:
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        timeout=30,
-    ).stdout
-    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
-
-
 def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as repository viewers make them."""
     found: set[str] = set()
@@ -57,7 +48,7 @@ def _anchors(page: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", _markdown(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", project_files("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", target):
@@ -111,7 +102,7 @@ ORDINARY = {
         options os out owner path paths plain plots port ports problem problems process processes program progress
         rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
         routes run runner running runtime schema schemas script scripts secret secrets serve server set
-        setting settings shared simulated slot slots socket sockets start status system table take task
+        setting settings share shared simulated slot slots socket sockets start status system table take task
         tasks text thread threads time timeout timeouts timing token tokens total totals type types unbind
         under utilisation validation version watch writer
     """,
@@ -120,18 +111,18 @@ ORDINARY = {
         network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """
-        confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
+        confinement cpu descendants disk environment escapes exec exit forked pipe pool private proc protected
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
         applier autoscaler cluster crd deployment down election executor failure hpa informer kube operator pod
-        rbac readiness reconnect resources scale scaling spec tolerance workload
+        rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing
     """,
     "products and their terms": """
-        agones click keda redis uvicorn
+        agones click keda prometheus redis uvicorn
     """,
     "what a person does": """
         balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why

@@ -16,6 +16,7 @@ from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan
+from fairlead_operator.autoscaler.removal_hold import Hold
 
 LABELS = ("namespace", "gateway")
 
@@ -41,13 +42,16 @@ class Metrics:
 
         self.desired = gauge("desired_replicas", "Pods that the last decision asks for")
         self.current = gauge("current_replicas", "Pods that the Deployment asks for")
-        self.ready = gauge("ready_replicas", "Pods that take links")
+        self.ready = gauge("ready_replicas", "Pods that serve links")
+        self.excluded = gauge("excluded_replicas", "Ready pods that leave new links to others")
         self.links = gauge("reported_links", "Links that the nodes report")
         self.headroom = gauge("headroom_ratio", "Share of the ready pods' capacity that is free")
         self.move_rate = gauge("move_rate", "Moves per second that the fleet may make")
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
+        self.compared = gauge("compared_replicas", "Mode DryRun: pods that another autoscaler would set", "autoscaler")
+        self.removal_held = gauge("removal_held", "1 while this keeps a pod from being removed", "by")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
         self.scalings = counter("scalings_total", "Changes of the scale that were written", *LABELS, "action")
@@ -57,9 +61,10 @@ class Metrics:
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
-            self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals,
-            self.canary_runs, self.canaries, self.to_move, self.rebalances,
+            self.desired, self.current, self.ready, self.excluded, self.links, self.headroom, self.move_rate,
+            self.stale, self.links_directed, self.rules, self.compared, self.removal_held, self.condition,
+            self.decisions, self.scalings, self.wrong_removals, self.canary_runs, self.canaries, self.to_move,
+            self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -89,11 +94,17 @@ class GatewayMetrics:
         m.desired.labels(*labels).set(desired)
         m.current.labels(*labels).set(fleet.replicas)
         m.ready.labels(*labels).set(inputs.ready)
+        m.excluded.labels(*labels).set(inputs.excluded)
         m.links.labels(*labels).set(inputs.live)
         m.headroom.labels(*labels).set(1 - inputs.live / capacity if capacity else 0)
         m.stale.labels(*labels).set(inputs.stale)
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
+        m.compared.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
+        for one in decision.comparison:
+            m.compared.labels(*labels, one.name).set(one.replicas)
+        for hold in Hold:
+            m.removal_held.labels(*labels, hold).set(decision.hold is not None and decision.hold.by == hold)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
 
     def set_move_rate(self, rate: float) -> None:
@@ -117,5 +128,6 @@ class GatewayMetrics:
         self._metrics.canaries.labels(*self._labels, outcome).inc()
 
     def set_conditions(self, conditions: Iterable[Condition]) -> None:
+        self._metrics.condition.remove_by_labels(dict(zip(LABELS, self._labels, strict=True)))
         for condition in conditions:
             self._metrics.condition.labels(*self._labels, condition.type).set(condition.status == "True")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.fleet.traffic import BOUNDS, Traffic
+from fairlead.fleet.reports.traffic import BOUNDS, Traffic
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.messages import Ack, Cancel, End, Error

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.fleet.traffic import BOUNDS, Traffic
+from fairlead.fleet.reports.traffic import BOUNDS, Traffic
 from fairlead.routing.membership.traffic_counter import TrafficCounter
 from fairlead_operator.api.gateway_spec import Canary, LinkGatewaySpec
 from fairlead_operator.api.gateway_status import CanaryReport

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.scale_down import deletion_costs
 
@@ -26,7 +27,8 @@ SPEC = LinkGatewaySpec(
     tokens=Tokens(secret_ref=TokenSecret(name="t")),
 )
 PERIOD = 10.0
-WINDOW = float(SPEC.scaling.window_seconds)
+WINDOW = LOST_SECONDS
+WINDOWED = Scaling(window_seconds=600)
 
 
 def asks(decision: Decision, rule: str) -> int:
@@ -173,9 +175,10 @@ def test_scale_down_waits_for_the_window_and_removes_one_pod() -> None:
 
 
 def test_scale_down_waits_for_the_window_after_a_peak() -> None:
-    history = watched(fleet(100, 100, 100, 100), seconds=300).history
-    history = decide(fleet(900, 900, 900, 900), history, SPEC, history.links.observed_at + PERIOD).history
-    decision = watched(fleet(100, 100, 100, 100), seconds=WINDOW - 2 * PERIOD, history=history)
+    spec = msgspec.structs.replace(SPEC, scaling=WINDOWED)
+    history = watched(fleet(100, 100, 100, 100), spec, seconds=300).history
+    history = decide(fleet(900, 900, 900, 900), history, spec, history.links.observed_at + PERIOD).history
+    decision = watched(fleet(100, 100, 100, 100), spec, seconds=WINDOW - 2 * PERIOD, history=history)
     assert decision.action is Action.STAY
     assert "were wanted within the last 600 s" in decision.reason
 
@@ -198,6 +201,20 @@ def test_scale_down_waits_for_a_settled_fleet(observed: FleetObservation, why: s
     decision = watched(observed)
     assert (decision.action, decision.replicas) == (Action.STAY, 4)
     assert why in decision.reason
+
+
+def test_pods_that_leave_new_links_to_others_count_as_ready_and_none_is_removed_meanwhile() -> None:
+    """Kubernetes would remove the unready ones, which have the most links."""
+    plain = fleet(300, 300, 10, 10)
+    excluded = replace(
+        plain, pods=tuple(replace(pod, excluded_by="rebalance" if pod.links > 10 else "") for pod in plain.pods)
+    )
+    decision, other = watched(excluded), watched(plain)
+    assert other.action is Action.DOWN
+    assert decision.action is Action.STAY
+    assert "2 pods must take new links again first: Kubernetes would remove unready ones" in decision.reason
+    assert decision.rules == other.rules
+    assert (decision.inputs.ready, decision.inputs.pending, decision.inputs.excluded) == (4, 0, 2)
 
 
 def test_scale_down_waits_until_the_other_pods_have_capacity() -> None:

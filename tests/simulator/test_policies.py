@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.autoscaler.comparison import average_value_replicas, desired_replicas
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 from fairlead_operator.simulator.policies.agones import AgonesBuffer, buffered
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
-from fairlead_operator.simulator.policies.hpa import HorizontalPodAutoscaler, desired_replicas
-from fairlead_operator.simulator.policies.keda import KedaScaler, average_value_replicas
+from fairlead_operator.simulator.policies.hpa import HorizontalPodAutoscaler
+from fairlead_operator.simulator.policies.keda import KedaScaler
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScalingPolicy
 
 SPEC = LinkGatewaySpec(
@@ -31,10 +32,10 @@ def view(links: int, pods: int, now: int, *, starting: int = 0, readable: bool =
     table = PodTable(SPEC.accept_rate)
     table.add(np.zeros(pods, np.int64), 0)
     table.add(np.full(starting, now + 60, np.int64), 0)
-    table.start_ready(now)
+    table.renew_readiness(now)
     table.links[:pods] = links
     table.report(now)
-    return FleetView(table, pods + starting, readable, rolling_out=False, now=now)
+    return FleetView(table, pods + starting, readable, rolling_out=False, revision=0, now=now)
 
 
 @pytest.mark.parametrize(

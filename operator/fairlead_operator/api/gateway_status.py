@@ -1,6 +1,6 @@
 """The status of a LinkGateway, and the last decision in it. Pure.
 
-`runtime.status` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
+`runtime.reports` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
 every number that a decision was made of, so that `kubectl describe` answers why.
 """
 
@@ -34,6 +34,14 @@ class RuleStatus(ApiStruct, frozen=True, kw_only=True):
     reason: str
 
 
+class ComparedAutoscaler(ApiStruct, frozen=True, kw_only=True):
+    """What another autoscaler would do on the same reports."""
+
+    name: Annotated[str, Meta(description="hpa or keda.")]
+    replicas: Annotated[int, Meta(description="Pods that it would set.")]
+    reason: str = ""
+
+
 class ReplicaBounds(ApiStruct, frozen=True, kw_only=True):
     """The bounds of `spec.replicas` when the decision was made."""
 
@@ -57,6 +65,9 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     lead_seconds: Annotated[
         float, Meta(description="Time from the decision to add a pod to its first link, as measured.")
     ] = 0.0
+    expected: Annotated[
+        int, Meta(description="Links that the last weeks had until a new pod would be ready; 0 without weekProfile.")
+    ] = 0
     capacity: Annotated[int, Meta(description="Links that each pod takes.")] = 0
     pods: Annotated[int, Meta(description="Pods that exist.")] = 0
     ready: Annotated[int, Meta(description="Pods that are ready and not terminating.")] = 0
@@ -64,6 +75,19 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     stale: Annotated[int, Meta(description="Ready pods that have not reported for more than 15 s.")] = 0
     pending: Annotated[int, Meta(description="Pods that are not ready yet.")] = 0
     leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
+    excluded: Annotated[
+        int, Meta(description="Ready pods that leave new links to others, so that Kubernetes calls them unready.")
+    ] = 0
+
+
+class RemovalStatus(ApiStruct, frozen=True, kw_only=True):
+    """What keeps the next pod from being removed."""
+
+    held_by: Annotated[str, Meta(description="The rule or the obstacle; empty while a pod is removed.")] = ""
+    reason: str = ""
+    until: Annotated[Timestamp, Meta(description="When it ends by itself; absent when that is not known.")] | None = (
+        None
+    )
 
 
 class DecisionReport(ApiStruct, frozen=True, kw_only=True):
@@ -78,6 +102,10 @@ class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     reason: str
     limited: Annotated[bool, Meta(description="Whether replicas.max or the limit of a step reduced it.")] = False
     rules: Annotated[list[RuleStatus], Meta(description="What each scaling rule asks for.")] = []
+    removal: RemovalStatus = RemovalStatus()
+    comparison: Annotated[
+        list[ComparedAutoscaler], Meta(description="Mode DryRun: what other autoscalers would do on the same reports.")
+    ] = []
     bounds: ReplicaBounds = ReplicaBounds()
     inputs: DecisionInputs = DecisionInputs()
 

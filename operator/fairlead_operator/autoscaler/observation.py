@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
-from fairlead.fleet.traffic import Traffic
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object
@@ -42,12 +42,21 @@ class NodeMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class QueriedValue:
+    """What a Prometheus answered; None when the query failed."""
+
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PodObservation:
     """A pod in the cluster, with what its node last reported; a pod without a report has an infinite `age`."""
 
     name: str
     uid: str = ""
     ready: bool = True
+    """It can serve: Kubernetes says that it is ready, or it is unready only because its node leaves new links to
+    others."""
     ready_for: float = 3600.0
     """Seconds since it was first seen ready."""
     leaving: bool = False
@@ -60,10 +69,21 @@ class PodObservation:
     """Commands that run on its links."""
     refused: int = 0
     """Links that it has refused since its node started."""
+    cpu: float = 0.0
+    """Share of the time for which its event loop was busy, from 0 to 1."""
+    memory: float = 0.0
+    """Share of its memory limit that it uses, from 0 to 1; 0 without a limit."""
+    lag_ms: float = 0.0
+    """How late its event loop runs what is due."""
+    left: int = 0
+    """Links whose agents have left on purpose since its node started."""
     moved: int = 0
     """Links that a rebalance has made it move since its node started."""
     spare_accept_rate: float = 0.0
     """Links per second that it can accept besides its present work, as its node measured."""
+    excluded_by: str = ""
+    """Why its node leaves new links to others, "" if it takes them. It need not be unready for Kubernetes yet, or any
+    more."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
@@ -84,8 +104,13 @@ class PodObservation:
             capacity=row.capacity,
             commands=row.in_flight,
             refused=row.refused,
+            cpu=row.cpu,
+            memory=row.memory,
+            lag_ms=row.lag_ms,
+            left=row.left,
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
+            excluded_by=row.excluded_by,
             traffic=row.traffic,
         )
 
@@ -102,6 +127,11 @@ class PodObservation:
     def stale(self) -> bool:
         """It has been ready for long enough to have reported, and has not."""
         return not self.fresh and self.ready and self.ready_for > FRESH
+
+    @property
+    def takes_links(self) -> bool:
+        """Load balancers may send new links to it."""
+        return self.ready and not self.leaving and not self.excluded_by
 
     @property
     def removal_cost(self) -> int:
@@ -124,6 +154,10 @@ class FleetObservation:
     """Name of the LinkOperation that is running, or ""."""
     revision: str = ""
     """The revision of the Deployment's template, which a rollout brings; "" while it is not known."""
+    at: float | None = None
+    """Unix time in seconds, by the clock of Redis; None if that could not be read."""
+    queried: QueriedValue | None = None
+    """The value of `scaling.signals.prometheus`; None when the spec asks for none."""
     rebalance_operation: str = ""
     """The uid of the running LinkOperation if it is a Rebalance, or ""."""
     canary: bool = False
@@ -145,31 +179,38 @@ def observe_fleet(
 ) -> FleetObservation:
     """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
     the Deployment's template. `machines`: those that could be read, by name."""
-    existing = [pod for pod in pods if not has_ended(pod)]
-    ready_for = ready.seconds([pod["metadata"]["uid"] for pod in existing if is_ready(pod)], now)
-    observed = []
-    for pod in existing:
-        meta = pod["metadata"]
-        one = PodObservation(
-            name=meta["name"],
-            uid=meta["uid"],
-            ready=meta["uid"] in ready_for,
-            ready_for=ready_for.get(meta["uid"], 0.0),
-            leaving=is_terminating(pod),
-            restarted_by=restart_of(pod),
-            revision=revision_of(pod),
-            crash=crash_of(pod),
-            machine=machine_of(pod, machines or {}),
-        )
-        row = nodes.rows.get(meta["name"]) if nodes is not None else None
-        observed.append(one if row is None or nodes is None else one.with_report(row, nodes.now))
+    observed = [_observe_pod(pod, nodes, machines or {}) for pod in pods if not has_ended(pod)]
+    ready_for = ready.seconds([pod.uid for pod in observed if pod.ready], now)
     return FleetObservation(
         replicas=replicas(deployment),
-        pods=tuple(sorted(observed, key=lambda pod: pod.name)),
+        pods=tuple(
+            replace(pod, ready_for=ready_for.get(pod.uid, 0.0)) for pod in sorted(observed, key=lambda pod: pod.name)
+        ),
         readable=nodes is not None,
+        at=None if nodes is None else nodes.now / 1000,
         rollout=is_rolling_out(deployment),
         revision=revision,
     )
+
+
+def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: dict[str, Machine]) -> PodObservation:
+    meta = pod["metadata"]
+    one = PodObservation(
+        name=meta["name"],
+        uid=meta["uid"],
+        ready=is_ready(pod),
+        leaving=is_terminating(pod),
+        restarted_by=restart_of(pod),
+        revision=revision_of(pod),
+        crash=crash_of(pod),
+        machine=machine_of(pod, machines),
+    )
+    row = nodes.rows.get(meta["name"]) if nodes is not None else None
+    if row is None or nodes is None:
+        return one
+    one = one.with_report(row, nodes.now)
+    # A node that cannot serve does not say that it is excluded, and one that has died says nothing.
+    return replace(one, ready=one.ready or (one.fresh and one.excluded_by != ""))
 
 
 def restart_of(templated: Object) -> str:

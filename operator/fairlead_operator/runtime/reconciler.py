@@ -26,6 +26,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.machines import MachineReader
+from fairlead_operator.inputs.prometheus_query import PrometheusQuery
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -35,13 +36,13 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.canary_executor import CanaryExecutor
+from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
-from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
-from fairlead_operator.runtime.scale_executor import ScaleExecutor
-from fairlead_operator.runtime.status import (
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.removal_report import report_removal
+from fairlead_operator.runtime.reports.status import (
     LinkCount,
     gateway_status,
     phase,
@@ -51,6 +52,7 @@ from fairlead_operator.runtime.status import (
     set_scaling_conditions,
     writes_scale,
 )
+from fairlead_operator.runtime.scale_executor import ScaleExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Reconciler:
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
         self._machines = MachineReader(cluster)
+        self._prometheus = PrometheusQuery()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
@@ -89,9 +92,12 @@ class Reconciler:
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
+        self._excluded = 0
+        """Pods that left new links to others at the last pass."""
 
     async def aclose(self) -> None:
         await self._redis.aclose()
+        await self._prometheus.aclose()
 
     async def reconcile(
         self, body: Object, others: Sequence[Object], now: float, operations: Sequence[Object] = ()
@@ -162,27 +168,30 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
-        fleet = replace(fleet, canary=self._canary.running)
-        move_rate = await self._set_move_rate(spec, fleet, nodes)
+        queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
+        fleet = replace(fleet, queried=queried, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
             fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
+        self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
         canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
+        removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)
         return msgspec.structs.replace(
-            gateway_status(decision, fleet, spec, links, report.timestamp),
+            gateway_status(decision, fleet, spec, links, removal, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
             canary=canary,
@@ -192,19 +201,19 @@ class Reconciler:
         )
 
     async def _set_move_rate(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, nodes: NodeMetrics | None
+        self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
         """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
-        rate = fleet_move_rate(fleet, spec.moves)
+        rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
         await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
         self._metrics.set_move_rate(rate)
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
         checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
-        wanted, refused = children(self._owner, spec, checksum), []
+        wanted, refused = children(self._owner, spec, checksum, self._excluded), []
         try:
             wanted = await self._canary.stage(wanted, spec, report)
         except (NotLeader, ApiServerUnavailable):

@@ -1,4 +1,4 @@
-"""Counts what this node serves, for the comparison of two revisions: see `fleet.traffic`.
+"""Counts what this node serves, for the comparison of two revisions: see `fleet.reports.traffic`.
 
 The telemetry recorder fills it, and the load report writes it into the node's row with each heartbeat.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from fairlead.fleet.traffic import BOUNDS
+from fairlead.fleet.reports.traffic import BOUNDS
 
 
 class TrafficCounter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from fairlead.fleet.traffic import Traffic
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.autoscaler.canary.comparison import Served
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 

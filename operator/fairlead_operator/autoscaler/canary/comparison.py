@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from fairlead.fleet.traffic import Traffic
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.gateway_spec import Canary
 
 TOLERANCE = 2.0

@@ -17,6 +17,7 @@ from fairlead_operator.api.gateway_status import (
     DecisionReport,
     LinkGatewayStatus,
     RebalanceReport,
+    RemovalStatus,
     ReplicaBounds,
 )
 from fairlead_operator.autoscaler.decision import Action, Decision
@@ -24,11 +25,16 @@ from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
 from fairlead_operator.autoscaler.rollout import LinkDirection
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_not_running
+from fairlead_operator.kube.workload_status import FirstSeen, pod_count, slow_start, why_not_running
 
 
 def gateway_status(
-    decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec, links: int, now: str
+    decision: Decision,
+    fleet: FleetObservation,
+    spec: LinkGatewaySpec,
+    links: int,
+    removal: RemovalStatus,
+    now: str,
 ) -> LinkGatewayStatus:
     """The numbers of the status; phase, selector, time of the last scale and conditions are added to it."""
     inputs = decision.inputs
@@ -39,11 +45,11 @@ def gateway_status(
         links=links,
         utilisation_percent=round(100 * links / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
         skew=skew(fleet),
-        decision=decision_report(decision, spec, now),
+        decision=decision_report(decision, spec, removal, now),
     )
 
 
-def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:
+def decision_report(decision: Decision, spec: LinkGatewaySpec, removal: RemovalStatus, now: str) -> DecisionReport:
     return DecisionReport(
         at=now,
         action=decision.action,
@@ -52,6 +58,8 @@ def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> Deci
         reason=decision.reason,
         limited=decision.limited,
         rules=list(decision.rules),
+        removal=removal,
+        comparison=list(decision.comparison),
         bounds=ReplicaBounds(min=spec.replicas.min, max=spec.replicas.max),
         inputs=_rounded(decision.inputs),
     )
@@ -76,7 +84,10 @@ def set_scaling_conditions(conditions: Conditions, decision: Decision, spec: Lin
     elif mode is Mode.DRY_RUN:
         scales = decision.action in (Action.UP, Action.DOWN)
         action = f"scale {decision.action} to {decision.replicas}" if scales else "do nothing"
-        conditions.set("ScalingActive", False, "DryRun", f"would {action}: {decision.reason}")
+        first, *more = (f"{one.name} would set {pod_count(one.replicas)}" for one in decision.comparison)
+        others = ", ".join([first, *(one.replace(" would set", "") for one in more)])
+        message = f"would {action}: {decision.reason}; on the same reports {others}"
+        conditions.set("ScalingActive", False, "DryRun", message)
     elif mode is Mode.EXTERNAL:
         conditions.set("ScalingActive", True, "External", decision.reason)
     elif decision.action is Action.HOLD:
@@ -142,7 +153,8 @@ def set_fleet_conditions(
         conditions.set("Progressing", False, "Stable")
     least = max(1, min(spec.replicas.min, fleet.replicas))
     if inputs.ready >= least:
-        conditions.set("Ready", True, "Serving", f"{inputs.ready} of {fleet.replicas} pods are ready")
+        excluded = f", {inputs.excluded} of them leave new links to others" if inputs.excluded else ""
+        conditions.set("Ready", True, "Serving", f"{inputs.ready} of {fleet.replicas} pods are ready{excluded}")
     else:
         conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {least} pods are ready")
 
