@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from e2e.evidence import links, now
-from e2e.release import RELEASE, Release, name
+from e2e.release import CHART, RELEASE, Release, name
 from support.kube import Kube
 from trial.api import FairleadApi
 from trial.fleet import Chapter, calm, evict, gone
@@ -57,6 +57,8 @@ class FairleadFleet:
 
     def install(self) -> None:
         release = self._release
+        # Helm leaves CRDs of an earlier release as they are, and the API server drops fields that they do not know.
+        self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
         release.install()
         release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
         self.api = FairleadApi(release.platform(), release.token("platform"))
