@@ -17,12 +17,15 @@ from urllib.parse import urlsplit
 
 import httpx2
 import pytest
+from hypothesis import settings
 
 from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 pytest.register_assert_rewrite("support")
+settings.register_profile("fairlead", deadline=None)  # hypothesis' own 200 ms say how busy the machine is
+settings.load_profile("fairlead")
 
 FILES = 8_192
 PLATFORM = {"authorization": "Bearer development-platform-token"}

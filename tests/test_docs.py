@@ -103,7 +103,7 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        answer api arrays background binary body builtin check checks child children class client comparison
+        answer api arrays background binary body buffer builtin check checks child children class client comparison
         conditions configuration consistency consume context controller copy create details document due error errors
         event events exporter extensions factory fairlead field file files finish folder formats gauges get
         head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
@@ -111,27 +111,27 @@ ORDINARY = {
         options os out owner path paths plain plots port ports problem problems process processes program progress
         rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
         routes run runner running runtime schema schemas script scripts secret secrets serve server set
-        setting settings shared simulated slot slots socket sockets start status system table take task
+        setting settings share shared simulated slot slots socket sockets start status system table take task
         tasks text thread threads time timeout timeouts timing token tokens total totals type types unbind
         under utilisation validation version watch writer
     """,
     "networks and HTTP": """
         accept access address admin app asgi channel dial endpoint hosts http idle ingress layers load
-        network openapi proxy sender transport tunnel upgrade websocket
+        network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """
-        confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
+        confinement cpu descendants disk environment escapes exec exit forked pipe pool private proc protected
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
         applier autoscaler cluster crd deployment down election executor failure hpa informer kube operator pod
-        rbac readiness reconnect resources scale scaling spec tolerance workload
+        rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing
     """,
     "products and their terms": """
-        agones click keda redis uvicorn
+        agones click keda prometheus redis uvicorn
     """,
     "what a person does": """
         balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why

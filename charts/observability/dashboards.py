@@ -238,6 +238,14 @@ AUTOSCALING = Dashboard(
                       "{{gateway}}"),
             )),
         )),
+        Row("Canary", (
+            Panel("Canary", "short", "1 while a new pod template is compared with the accepted one.",
+                  (Query(of_leader("canary"), "{{gateway}}"),), width=12),
+            Panel("Canaries", "short", "Canaries that have ended, by outcome.", (
+                Query(f"sum by (gateway, outcome) (increase(fairlead_operator_canaries_total{{{FLEET}}}{RATE}))",
+                      "{{gateway}} {{outcome}}"),
+            ), width=12),
+        )),
         Row("Moves", (
             Panel("Move rate", "ops", "Agents that may move per second: half of what the receiving pods accept.",
                   (Query(of_leader("move_rate"), "{{gateway}}"),)),

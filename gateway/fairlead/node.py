@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.reading.scheduler import ReadBudget, ReadScheduler
+from fairlead.carrier.reading.account import ReadBudget
+from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
 from fairlead.hub.hub import Hub

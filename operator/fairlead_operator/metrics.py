@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fairlead_operator.api.gateway_status import Condition
+from fairlead_operator.autoscaler.canary.canary_analysis import CanaryState
 from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan
+from fairlead_operator.autoscaler.removal_hold import Hold
 
 LABELS = ("namespace", "gateway")
 
@@ -47,16 +49,19 @@ class Metrics:
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
+        self.removal_held = gauge("removal_held", "1 while this keeps a pod from being removed", "by")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
         self.scalings = counter("scalings_total", "Changes of the scale that were written", *LABELS, "action")
         self.wrong_removals = counter("wrong_removals_total", "Removals that took another pod than chosen", *LABELS)
+        self.canary_runs = gauge("canary", "1 while a canary of a new pod template runs")
+        self.canaries = counter("canaries_total", "Canaries that have ended", *LABELS, "outcome")
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals,
-            self.to_move, self.rebalances,
+            self.links_directed, self.rules, self.removal_held, self.condition, self.decisions, self.scalings,
+            self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -76,6 +81,8 @@ class GatewayMetrics:
         self.wrong_removals = metrics.wrong_removals.labels(*labels)
         for outcome in RebalanceOutcome:
             metrics.rebalances.labels(*labels, outcome)  # at 0, so that Prometheus sees the first one as an increase
+        for state in (CanaryState.SUCCEEDED, CanaryState.FAILED):
+            metrics.canaries.labels(*labels, state)
 
     def observe(self, decision: Decision, fleet: FleetObservation, desired: int) -> None:
         """`desired` is what the Deployment is scaled to, whatever the decision would ask for."""
@@ -89,6 +96,8 @@ class GatewayMetrics:
         m.stale.labels(*labels).set(inputs.stale)
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
+        for hold in Hold:
+            m.removal_held.labels(*labels, hold).set(decision.hold is not None and decision.hold.by == hold)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
 
     def set_move_rate(self, rate: float) -> None:
@@ -104,6 +113,12 @@ class GatewayMetrics:
         self._metrics.to_move.labels(*self._labels).set(plan.to_move)
         if plan.ended is not None:
             self._metrics.rebalances.labels(*self._labels, plan.ended.outcome).inc()
+
+    def canary(self, *, running: bool) -> None:
+        self._metrics.canary_runs.labels(*self._labels).set(running)
+
+    def canary_ended(self, outcome: CanaryState) -> None:
+        self._metrics.canaries.labels(*self._labels, outcome).inc()
 
     def set_conditions(self, conditions: Iterable[Condition]) -> None:
         for condition in conditions:

@@ -17,7 +17,7 @@ from fairlead.carrier.attach import attach
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.wire import framing
+from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
@@ -55,7 +55,7 @@ def test_attach_sends_subprotocol_and_headers_under_the_test_client() -> None:
 def test_attach_closes_under_the_test_client() -> None:
     class Closer(RecordingListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
-            connection.write(framing.encode(0x82, b"prepared"))
+            connection.write(frames.encode(0x82, b"prepared"))
             connection.ping()
             connection.close(4002, "€" * 100)
             connection.send(b"dropped")

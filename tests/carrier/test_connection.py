@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.wire import framing
+from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
 from support.carrier.servers import AttachedApp, Dial, Serve, Until
@@ -49,8 +49,8 @@ async def test_send_and_prepared_frames(gate: ListenerFactory, dial: Dial, until
     connection = gate.last.open_connection
     connection.send(b"bytes")
     connection.send("tëxt")
-    connection.write(framing.encode(FIN | BINARY, b"for many"))
-    connection.write(framing.encode(FIN | TEXT, b"for many, too"))
+    connection.write(frames.encode(FIN | BINARY, b"for many"))
+    connection.write(frames.encode(FIN | TEXT, b"for many, too"))
     assert [await raw.frame() for _ in range(4)] == [
         (FIN | BINARY, b"bytes"),
         (FIN | TEXT, "tëxt".encode()),
@@ -122,8 +122,8 @@ async def test_abort_closes_at_once(gate: ListenerFactory, dial: Dial, until: Un
     assert connection.closing
     await until(lambda: gate.last.closed)
     assert gate.last.closed == [(1006, "")]
-    frames = await raw.frames()
-    assert BINARY not in [first & 15 for first, _ in frames]
+    received = await raw.frames()
+    assert BINARY not in [first & 15 for first, _ in received]
 
 
 async def test_a_peer_that_never_answers_a_close_is_disconnected(

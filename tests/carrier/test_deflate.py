@@ -11,7 +11,7 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from fairlead.carrier.client import connect as our_connect
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.wire import framing
+from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
@@ -137,5 +137,5 @@ async def test_prepared_frames_are_not_compressed(
     raw = await dial(port, Sec_WebSocket_Extensions="permessage-deflate")
     await until(lambda: listener.connection)
     assert listener.connection is not None
-    listener.connection.write(framing.encode(FIN | BINARY, LONG))
+    listener.connection.write(frames.encode(FIN | BINARY, LONG))
     assert await raw.frame() == (FIN | BINARY, LONG)

@@ -7,7 +7,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.carrier.reading.account import PausableConnection, ReadAccount
+from fairlead.carrier.reading.account import DEFAULT_BUDGET, PausableConnection, ReadAccount
 from fairlead.carrier.reading.message_memory import SCARCE, MessageMemory
 
 MIB = 1 << 20
@@ -26,7 +26,7 @@ class Keeping:
 
 
 def account(kept: int, size: int = MIB) -> ReadAccount:
-    return ReadAccount(cast(PausableConnection, Keeping(kept, size)), None, 0, 0, 0)
+    return ReadAccount(cast(PausableConnection, Keeping(kept, size)), None, DEFAULT_BUDGET)
 
 
 def keep(one: ReadAccount, kept: int) -> None:

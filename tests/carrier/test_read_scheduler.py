@@ -12,8 +12,10 @@ import pytest
 
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
+from fairlead.carrier.reading import account
 from fairlead.carrier.reading import scheduler as module
-from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadScheduler
+from fairlead.carrier.reading.account import CREDIT, ReadBudget
+from fairlead.carrier.reading.scheduler import SLICE, ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
@@ -211,14 +213,15 @@ async def test_events_and_bytes_have_budgets_of_their_own(opened: Open, dial: Di
     door = await opened(ReadBudget(events=20.0, bytes=100_000.0))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"event") * 210)
-    await until(lambda: door.read_scheduler.waiting)
+    await until(lambda: door.read_scheduler.held)
     assert len(door.all[0].messages) <= 200 + SLICE
     await until(lambda: len(door.all[0].messages) == 210)
     await until(lambda: not door.read_scheduler.waiting)
+    held = door.read_scheduler.held
     other = await dial(door.port)
     for _ in range(5):
         other.send(BINARY, bytes(60_000))
-    await until(lambda: door.read_scheduler.waiting)
+    await until(lambda: door.read_scheduler.held > held)
     await until(lambda: len(door.all[1].messages) == 5)
     assert all(not heard.closed for heard in door.all)
 
@@ -250,7 +253,7 @@ async def test_a_connection_with_occasional_bursts_is_not_closed(
     opened: Open, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STRAIN_LIMIT", 1.0)
-    monkeypatch.setattr(module, "CREDIT", 1.0)
+    monkeypatch.setattr(account, "CREDIT", 1.0)
     door = await opened(ReadBudget(messages=1_000.0))
     raw = await dial(door.port)
     for burst in range(1, 4):

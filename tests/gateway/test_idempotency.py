@@ -143,7 +143,8 @@ async def test_a_command_that_was_refused_never_runs(
         answer = await answer_of(api.post({"agent": peer.agent, "method": "frozen"}), own_valkey.pid, frozen)
         problem = answer.json()
         assert (answer.status_code, problem["code"], problem["temporary"]) == (503, "bus_unavailable", True), problem
-        assert "was not taken in" in problem["detail"]
+        # Told by the node, which gave up, or by the script in Redis, which found the command too old: both are sure.
+        assert "was not taken in" in problem["detail"] or "was not executed" in problem["detail"], problem
     assert (await api.agent(peer.agent))["open_commands"] == []
     command = await api.start(peer.agent, method="after")
     cmd = await peer.command()

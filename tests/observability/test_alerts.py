@@ -206,6 +206,14 @@ CASES = {
             {operator("rebalances_total", ',outcome="Even"'): "0+1x10"},
         ),
     ),
+    "FairleadCanaryFailed": Case(
+        "6m",
+        {operator("canaries_total", ',outcome="Failed"'): "0x4 1x6"},
+        (
+            {operator("canaries_total", ',outcome="Failed"'): "1x10"},
+            {operator("canaries_total", ',outcome="Succeeded"'): "0+1x10"},
+        ),
+    ),
     "FairleadReconcileFailing": Case(
         "20m",
         {'fairlead_operator_reconcile_failures_total{ID,reason="timeout"}': "0+2x25"},

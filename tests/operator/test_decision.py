@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.scale_down import deletion_costs
 
@@ -26,7 +27,8 @@ SPEC = LinkGatewaySpec(
     tokens=Tokens(secret_ref=TokenSecret(name="t")),
 )
 PERIOD = 10.0
-WINDOW = float(SPEC.scaling.window_seconds)
+WINDOW = LOST_SECONDS
+WINDOWED = Scaling(window_seconds=600)
 
 
 def asks(decision: Decision, rule: str) -> int:
@@ -173,9 +175,10 @@ def test_scale_down_waits_for_the_window_and_removes_one_pod() -> None:
 
 
 def test_scale_down_waits_for_the_window_after_a_peak() -> None:
-    history = watched(fleet(100, 100, 100, 100), seconds=300).history
-    history = decide(fleet(900, 900, 900, 900), history, SPEC, history.links.observed_at + PERIOD).history
-    decision = watched(fleet(100, 100, 100, 100), seconds=WINDOW - 2 * PERIOD, history=history)
+    spec = msgspec.structs.replace(SPEC, scaling=WINDOWED)
+    history = watched(fleet(100, 100, 100, 100), spec, seconds=300).history
+    history = decide(fleet(900, 900, 900, 900), history, spec, history.links.observed_at + PERIOD).history
+    decision = watched(fleet(100, 100, 100, 100), spec, seconds=WINDOW - 2 * PERIOD, history=history)
     assert decision.action is Action.STAY
     assert "were wanted within the last 600 s" in decision.reason
 

@@ -14,7 +14,7 @@ from fairlead_operator.autoscaler.observation import NodeMetrics, observe_fleet
 from fairlead_operator.kube.machine import Machine, missing_machine, read_machine
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, is_rolling_out
-from fairlead_operator.runtime.pass_report import says_more
+from fairlead_operator.runtime.reports.pass_report import says_more
 
 SETTLED = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3}
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
+from fairlead_operator.api.scaling_signals import ScalingSignals
 from fairlead_operator.autoscaler.decision import decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rules import RULES
+from fairlead_operator.autoscaler.rules.cpu import CpuRule
 from fairlead_operator.autoscaler.rules.failure_tolerance import FailureToleranceRule
+from fairlead_operator.autoscaler.rules.loop_lag import LoopLagRule
+from fairlead_operator.autoscaler.rules.memory import MemoryRule
+from fairlead_operator.autoscaler.rules.open_commands import CommandsInFlightRule
 from fairlead_operator.autoscaler.rules.reconnect import ReconnectRule
-from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule
+from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule, SignalRule
 from fairlead_operator.autoscaler.rules.utilisation import UtilisationRule
 from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 from fairlead_operator.metrics import Metrics
@@ -66,10 +74,69 @@ def test_reconnect_needs_pods_that_accept_all_links_in_time(links: int, required
     assert ReconnectRule().required_pods(snapshot(links, spec=spec)) == required
 
 
+def loaded(signals: ScalingSignals, looks: int = 1, **load: float) -> Snapshot:
+    """Four pods that have reported this load `looks` times, once in ten seconds."""
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(signals=signals))
+    pods = tuple(replace(PodObservation(f"p{i}", age=1.0, links=10, capacity=1000), **load) for i in range(4))
+    fleet, history = FleetObservation(4, pods), History()
+    for i in range(looks):
+        history = history.observe(fleet, i * 10.0)
+    return take_snapshot(fleet, history, spec, (looks - 1) * 10.0)
+
+
+@pytest.mark.parametrize(
+    ("rule", "signals", "load", "required"),
+    [
+        (CommandsInFlightRule(), ScalingSignals(commands_per_pod=100), {"commands": 225}, 9),
+        (CommandsInFlightRule(), ScalingSignals(), {"commands": 225}, 0),
+        (CpuRule(), ScalingSignals(cpu_percent=50), {"cpu": 0.75}, 6),
+        (MemoryRule(), ScalingSignals(memory_percent=80), {"memory": 0.9}, 5),
+        (LoopLagRule(), ScalingSignals(loop_lag_millis=20), {"lag_ms": 25.0}, 5),
+        (LoopLagRule(), ScalingSignals(loop_lag_millis=20), {"lag_ms": 5000.0}, 6),  # at most half as many more
+        (LoopLagRule(), ScalingSignals(loop_lag_millis=20), {"lag_ms": 5.0}, 1),
+    ],
+)
+def test_signal_requires_pods_by_its_target(
+    rule: SignalRule, signals: ScalingSignals, load: dict[str, float], required: int
+) -> None:
+    found = loaded(signals, **load)
+    assert rule.required_pods(found) == required
+    reason = rule.evaluate(found).reason
+    assert (f"it takes {required} pod" in reason) or reason == f"scaling.signals.{rule.setting} is not set"
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.integers(10, 95))
+def test_more_of_a_signal_never_requires_fewer_pods(less: float, more: float, percent: int) -> None:
+    less, more = sorted((less, more))
+    signals = ScalingSignals(cpu_percent=percent, memory_percent=percent, loop_lag_millis=percent / 10)
+    for rule, field in ((CpuRule(), "cpu"), (MemoryRule(), "memory"), (LoopLagRule(), "lag_ms")):
+        some, others = (rule.required_pods(loaded(signals, **{field: value})) for value in (less, more))
+        assert some <= others
+
+
+def test_one_high_report_among_low_ones_requires_little() -> None:
+    history = loaded(ScalingSignals(), looks=5, cpu=0.1).history
+    busy = tuple(replace(pod, cpu=1.0) for pod in loaded(ScalingSignals()).fleet.pods)
+    history = history.observe(FleetObservation(4, busy), 50.0)
+    assert history.signals.cpu == pytest.approx(0.4 + 3.6 * (1 - math.exp(-1 / 3)))
+    silent = FleetObservation(4, tuple(replace(pod, age=60.0) for pod in busy))
+    assert history.observe(silent, 60.0).signals == history.signals
+
+
+def test_signal_wins_when_it_requires_the_most() -> None:
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(signals=ScalingSignals(commands_per_pod=10)))
+    decision = decide(loaded(ScalingSignals(), commands=20).fleet, History(), spec, 0.0)
+    assert (decision.target.winner, decision.replicas) == ("commandsInFlight", 8)
+    assert decision.reason == (
+        "it takes 8 pods to run the commands in flight, at most scaling.signals.commandsPerPod on each pod "
+        "(the total is 80, and a pod takes 10)"
+    )
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.name))
 def test_a_rule_has_a_name_and_a_reason(rule: ScalingRule) -> None:
     reason = rule.evaluate(snapshot(1)).reason
-    assert reason.startswith("it takes ")
+    assert reason.startswith(("it takes ", "scaling."))  # or which setting it would follow
     assert "`" not in reason
     assert f"| `{rule.name}` | {rule.purpose} |" in (ROOT / "docs" / "operator.md").read_text()
 

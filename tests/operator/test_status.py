@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead_operator.runtime.status import LinkCount
+from fairlead_operator.runtime.reports.status import LinkCount
 
 
 def test_link_count_does_not_dip_while_agents_move() -> None:

@@ -15,9 +15,10 @@ import pytest
 
 from fairlead.errors import BusUnavailable, ConfigError, NotAnswered
 from fairlead.store.backlog import LIMITS, Priority
+from fairlead.store.batch import BATCH_LIMIT, PROGRESS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
-from fairlead.store.pipeliner import BATCH_LIMIT, PROGRESS, Pipeliner
+from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets
 from fairlead.store.script import Script
 

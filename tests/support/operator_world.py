@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlead.fleet.node_rows import NodeRows
+from fairlead.fleet.reports.traffic import COUNTERS, Traffic
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster
@@ -153,15 +154,24 @@ class OperatorNamespace:
         capacity: int = 1000,
         in_flight: int = 0,
         refused: int = 0,
+        left: int = 0,
         moved: int = 0,
+        cpu: float = 0.0,
+        memory: float = 0.0,
+        lag_ms: float = 0.0,
         spare_accept_rate: float = 200.0,
+        traffic: Traffic | None = None,
     ) -> None:
-        """Writes the row of the pod's node."""
+        """Writes the row of the pod's node. `traffic`: what it has served since its start."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": refused,
-            "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
+            "lag_ms": lag_ms, "in_flight": in_flight, "version": "test", "moved": moved, "left": left,
+            "cpu": cpu, "memory": memory,
             "spare_accept_rate": spare_accept_rate,
         }  # fmt: skip
+        if traffic is not None:
+            counts |= {name: getattr(traffic, name) for name in COUNTERS}
+            counts["overheads"] = ",".join(map(str, traffic.overheads))
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any], seconds: float = 30) -> Any:

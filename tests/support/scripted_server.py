@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from fairlead.wire import handshake
+from fairlead.wire.websocket import handshake
 
 
 @asynccontextmanager

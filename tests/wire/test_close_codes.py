@@ -16,7 +16,7 @@ from fairlead.wire.close_codes import (
     meaning_of,
     was_orderly,
 )
-from fairlead.wire.framing import close_payload, is_close_code
+from fairlead.wire.websocket.frames import close_payload, is_close_code
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 PROTOCOL = DOCS / "protocol.md"

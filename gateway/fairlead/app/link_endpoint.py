@@ -47,7 +47,7 @@ class LinkEndpoint:
         try:
             await self._guard.admit(websocket.scope)
         except FairleadError as e:
-            self._node.metrics.rejected.labels("host" if isinstance(e, Forbidden) else "token").inc()
+            self._reject("host" if isinstance(e, Forbidden) else "token")
             await websocket.send_denial_response(problem(e))
             return
         refusal = self._refusal(websocket)
@@ -89,13 +89,17 @@ class LinkEndpoint:
             fast = NodeBusy(f"this node accepts no more than {rate.rate:g} new links a second: try again later")
             return self._busy("rate", 429, fast, max(1.0, node.hub.links / rate.rate))
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
-            node.metrics.rejected.labels("subprotocol").inc()
+            self._reject("subprotocol")
             return PlainTextResponse(
                 f"Unsupported subprotocol: name one of {', '.join(self._codecs)} in Sec-WebSocket-Protocol.\n",
                 426,
                 {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
             )
         return None
+
+    def _reject(self, reason: str) -> None:
+        self._node.metrics.rejected.labels(reason).inc()
+        self._node.hub.rejected += 1
 
     def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
         """A refusal with a random Retry-After of up to `most` seconds, which spreads the refused agents."""

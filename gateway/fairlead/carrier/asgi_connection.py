@@ -15,7 +15,8 @@ from typing import Any, Final, Protocol
 from fairlead.carrier.connection_context import HIGH_WATER, ConnectionContext
 from fairlead.carrier.listener import Listener, MeteredListener
 from fairlead.carrier.timer_wheel import VISITS
-from fairlead.wire.framing import Framing, close_payload
+from fairlead.wire.websocket.frame_reader import FrameReader
+from fairlead.wire.websocket.frames import close_payload
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -241,7 +242,7 @@ class _Call(Protocol):
     def __call__(self, listener: Listener, /) -> None: ...
 
 
-class _Frames(Framing):
+class _Frames(FrameReader):
     """Turns frames that were encoded once for many connections back into messages."""
 
     __slots__ = ("_connection",)

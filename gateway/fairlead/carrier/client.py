@@ -23,7 +23,7 @@ from fairlead.carrier.listener import Listener
 from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
-from fairlead.wire import framing, handshake
+from fairlead.wire.websocket import frames, handshake
 
 
 class ClientConnection(FramedConnection):
@@ -40,7 +40,7 @@ class ClientConnection(FramedConnection):
         self.subprotocol = agreed.subprotocol
 
     def _encode(self, first: int, payload: bytes) -> bytes:
-        return framing.encode(first, payload, os.urandom(4))
+        return frames.encode(first, payload, os.urandom(4))
 
     def _handshake_done(self) -> None:
         """Do nothing: the server closes the transport. The timeout that began with our close frame ends the wait."""
@@ -71,22 +71,14 @@ async def connect(
     context = ConnectionContext(timer_wheel, max_message, max_buffered, deflate=deflate)
     key = handshake.new_key(os.urandom(16))
     head = handshake.request(authority, target, key, subprotocols=subprotocols, headers=headers, deflate=deflate)
-    loop = asyncio.get_running_loop()
-    opening = _Opening(listener, context, head, key, subprotocols, loop)
+    opening = _Opening(listener, context, head, key, subprotocols)
     tls_context = (ssl or _default_tls()) if secure else None
     through = parse_proxy(proxy) if proxy is not None else None
     outcome: ClientConnection | ConnectionRefused | None = None
     try:
         async with asyncio.timeout(timeout):
             if through is None:
-                await loop.create_connection(
-                    opening.itself,
-                    host,
-                    port,
-                    ssl=tls_context,
-                    server_hostname=host if secure else None,
-                    local_addr=(local_address, 0) if local_address else None,
-                )
+                await opening.connect(host, port, tls_context, local_address)
             else:
                 outer = (ssl or _default_tls()) if through.secure else None
                 tunnel = await open_tunnel(through, host, port, outer, local_address)
@@ -95,17 +87,8 @@ async def connect(
         if isinstance(outcome, ConnectionRefused):
             raise outcome
         return outcome
-    except TimeoutError as error:
-        raise ConnectionRefused(f"{url} did not answer within {timeout:g} s") from error
-    except UnicodeError as error:
-        raise ConnectionRefused(f"{url} cannot be reached: {host!r} is no legal host name ({error})") from error
-    except tls.SSLCertVerificationError as error:
-        raise ConnectionRefused(
-            f"{url} shows a certificate that is not trusted: {error.verify_message}; "
-            "name the authority that signed it as ca_file, or correct the host in the URL"
-        ) from error
-    except (OSError, tls.SSLError) as error:
-        raise ConnectionRefused(f"{url} cannot be reached: {error}") from error
+    except (OSError, UnicodeError) as error:
+        raise ConnectionRefused(f"{url} {_problem(error, host, timeout)}") from error
     finally:
         if not isinstance(outcome, ClientConnection):
             opening.abandon()
@@ -122,6 +105,20 @@ def _split(url: str) -> tuple[bool, str, int, str, str]:
     port = parts.port or (443 if secure else 80)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return secure, parts.hostname, port, parts.netloc, target
+
+
+def _problem(error: OSError | UnicodeError, host: str, timeout: float) -> str:
+    """What was wrong with an address to which no connection could be opened within `timeout` seconds."""
+    if isinstance(error, TimeoutError):
+        return f"did not answer within {timeout:g} s"
+    if isinstance(error, tls.SSLCertVerificationError):
+        return (
+            f"shows a certificate that is not trusted: {error.verify_message}; "
+            "name the authority that signed it as ca_file, or correct the host in the URL"
+        )
+    if isinstance(error, UnicodeError):
+        return f"cannot be reached: {host!r} is no legal host name ({error})"
+    return f"cannot be reached: {error}"
 
 
 def _advice(response: handshake.Response) -> str:
@@ -164,9 +161,9 @@ class _Opening(asyncio.Protocol):
         head: bytes,
         key: bytes,
         subprotocols: Sequence[str],
-        loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self.outcome: asyncio.Future[ClientConnection | ConnectionRefused] = loop.create_future()
+        self.outcome: asyncio.Future[ClientConnection | ConnectionRefused]
+        self.outcome = asyncio.get_running_loop().create_future()
         self._listener = listener
         self._context = context
         self._head = head
@@ -176,9 +173,16 @@ class _Opening(asyncio.Protocol):
         self._received = b""
         self._refusal: handshake.Response | None = None
 
-    def itself(self) -> _Opening:
-        """The protocol factory that `create_connection` requires."""
-        return self
+    async def connect(self, host: str, port: int, tls_context: tls.SSLContext | None, local: str | None) -> None:
+        """Connect directly, from the address `local` if there is one, and with TLS if there is a `tls_context`."""
+        await self.outcome.get_loop().create_connection(
+            lambda: self,
+            host,
+            port,
+            ssl=tls_context,
+            server_hostname=host if tls_context is not None else None,
+            local_addr=(local, 0) if local else None,
+        )
 
     async def take(self, tunnel: asyncio.Transport, tls_context: tls.SSLContext | None, host: str) -> None:
         """Continue the handshake over `tunnel`, with TLS inside it if there is a `tls_context`."""

@@ -16,8 +16,9 @@ from typing import Final, cast
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.timer_wheel import VISITS
-from fairlead.wire import framing
-from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
+from fairlead.wire.websocket import frames
+from fairlead.wire.websocket.frame_reader import FrameReader
+from fairlead.wire.websocket.frames import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -27,7 +28,7 @@ FREQUENT: Final = 64
 the timer wheel (some 16 s), with at most `SMALL` bytes each time. This covers idle links and most busy ones."""
 
 
-class FramedConnection(Framing, asyncio.Protocol):
+class FramedConnection(FrameReader, asyncio.Protocol):
     """The part that both roles share. A subclass defines how frames are encoded and which end closes the transport
     first.
     """
@@ -76,7 +77,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         else:
             first, payload = FIN | BINARY, message
         if self.deflate and len(payload) > COMPRESS_ABOVE:
-            first, payload = first | RSV1, framing.deflate(payload)
+            first, payload = first | RSV1, frames.deflate(payload)
         self.write(self._encode(first, payload))
 
     def write(self, frame: bytes) -> None:
@@ -190,7 +191,7 @@ class FramedConnection(Framing, asyncio.Protocol):
             context.read_scheduler.forget(self)
         self._finish()
 
-    # Called by the frame reader (`Framing`).
+    # Called by the frame reader (`FrameReader`).
 
     def message_received(self, message: bytes | str) -> None:
         if self._ending is None and self.listener is not None:
@@ -231,7 +232,7 @@ class FramedConnection(Framing, asyncio.Protocol):
 
     def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:
         self._ending = (code, reason if report is None else report)
-        self.transport.write(self._encode(FIN | CLOSE, framing.close_payload(code, reason)))
+        self.transport.write(self._encode(FIN | CLOSE, frames.close_payload(code, reason)))
         # This timeout also ends a transport.close() that waits for a peer that reads nothing.
         self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
 
@@ -293,7 +294,7 @@ class ServerConnection(FramedConnection):
         super().connection_lost(exc)
 
     def _encode(self, first: int, payload: bytes) -> bytes:
-        return framing.encode(first, payload)
+        return frames.encode(first, payload)
 
     def _handshake_done(self) -> None:
         self.transport.close()

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from fairlead.errors import ConnectionRefused
-from fairlead.wire import handshake
+from fairlead.wire.websocket import handshake
 
 
 class Proxy(NamedTuple):

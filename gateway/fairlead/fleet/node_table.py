@@ -14,6 +14,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead.fleet.schema import AgentRow
 
 ALIVE_MS = 15_000
@@ -56,6 +57,14 @@ class NodeRow:
     spare_accept_rate: float = 0.0
     """Links per second that the node can accept besides its present work, as it measured; 0 if it is full or drains.
     See `moves.move_rate`."""
+    left: int = 0
+    """Links whose agents have left on purpose, and not for another node, since the start of the process."""
+    cpu: float = 0.0
+    """Share of the time since the last report for which the event loop was busy, from 0 to 1."""
+    memory: float = 0.0
+    """Share of the container's memory limit that is in use, from 0 to 1; 0 without a limit."""
+    traffic: Traffic | None = None
+    """What it has served since the start of the process; None if its version does not count that."""
 
     @property
     def lease(self) -> str:
@@ -78,6 +87,8 @@ class NodeRow:
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
             word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
+            count(b"left"), float(row.get(b"cpu", b"0")), float(row.get(b"memory", b"0")),
+            Traffic.parse(row),
         )  # fmt: skip
 
 

@@ -5,7 +5,8 @@ Key                    Type    Content; who writes it; how long it lives
 fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the first node that finds none; no TTL
 fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
                                an expired row are removed
-fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:node:{n}           hash    one node's counts, state and epoch, and what it has served since its start (see
+                               `traffic`). Written with each heartbeat; 150 s after the last one
 fl1:revision           hash    the revision whose nodes take new links, and until when (ms). Written by the operator in
                                each pass of a rollout; no TTL
 fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a

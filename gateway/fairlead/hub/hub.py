@@ -28,6 +28,11 @@ class Hub:
         self.refused = 0
         """Upgrades that were refused for lack of capacity since the start. The operator scales by it, so wrong tokens
         are not counted: otherwise a stranger could have pods created."""
+        self.left = 0
+        """Links whose agents have left on purpose since the start: they go away, and not to another node. The operator
+        expects all others back."""
+        self.rejected = 0
+        """Upgrades that were refused since the start because of their host, token or subprotocol."""
         self.moved = 0
         """Links that a rebalance has made this node move since the start."""
         self.recent_moves = RecentMoves()

@@ -18,7 +18,6 @@ from fairlead.telemetry.command_timing import CommandTiming
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
-from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
@@ -35,6 +34,7 @@ from fairlead.wire.messages import (
     Welcome,
 )
 from fairlead.wire.retry import HANDED_OUT_MS
+from fairlead.wire.websocket.frames import is_close_code
 
 RETRY_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 """The range from which the pause of an agent that sent too much is drawn, so that many such agents do not come back

@@ -86,7 +86,7 @@ class Routing:
         self.loop_lag = LoopLag(metrics)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
-            LoadReport(hub, self.loop_lag, settings.capacity, settings.accept_rate), metrics, settings.bus_grace,
+            LoadReport(settings, hub, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,
         )  # fmt: skip
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks

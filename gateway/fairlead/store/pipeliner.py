@@ -2,7 +2,8 @@
 
 `fleet` and `bus` call it. The commands that are submitted while a batch is under way form the next batch, so a command
 costs less the busier the node is, and no timer delays any command. Calls of one priority keep their order. The backlog
-decides how many calls of each priority a batch takes and how many may wait.
+decides how many calls of each priority a batch takes and how many may wait; `CallBatch` sends a batch and reads its
+replies.
 
 The pipeliner never repeats a command whose outcome is unknown, because a doubled XADD is worse than an error. When
 Redis does not answer a batch in time, the calls of the batch fail, the connection is closed and the circuit breaker
@@ -18,14 +19,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
-
 from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
+from fairlead.store.batch import CallBatch
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, pack, reconnect_delay
-from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
-from fairlead.store.reply_deadline import ReplyDeadline
 from fairlead.store.reply_limit import ReplyLimit
 from fairlead.store.script import Script
 
@@ -33,11 +31,6 @@ logger = logging.getLogger(__name__)
 
 BATCH_TIMEOUT = 1.0
 """Seconds without a reply after which a batch has failed. A healthy batch takes milliseconds."""
-PROGRESS = 16
-"""Number of replies after which the timeout of a batch begins again: large replies on a slow line take long, although
-nothing is wrong."""
-BATCH_LIMIT = 5
-"""Multiple of BATCH_TIMEOUT that a batch may take at most while its replies keep arriving."""
 WAITING_TIMEOUT = 30.0
 """Seconds that a call may wait to be sent, accurate to one batch. It is longer than any caller waits. Batches take
 milliseconds, and all waiting calls fail when one batch fails, so this limit applies only to a server that answers, but
@@ -66,8 +59,9 @@ class Pipeliner:
         self._connect_timeout = connect_timeout
         self._waiting_timeout = waiting_timeout
         self._backlog = Backlog()
-        self._out: deque[Call] = deque()
         self._loaded: set[bytes] = set()
+        """The digests of the scripts that the server has."""
+        self._batch = CallBatch(deque(), self._loaded, self.address)
         self._wake = asyncio.Event()
         self._up = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
@@ -248,122 +242,21 @@ class Pipeliner:
             waited = f"a call of priority {call.priority.label} has waited for {self._waiting_timeout:g} s"
             call.fail(BusUnavailable(f"{waited} for Redis at {self.address}, which is too slow; it was not sent"))
 
-    def _take_batch(self) -> list[Script]:
-        """Move the next batch from the backlog to `_out`; return its scripts that this connection must load first."""
-        self._out = self._backlog.take()
-        missing: dict[bytes, Script] = {}
-        loaded = self._loaded
-        for call in self._out:
-            script = call.script
-            if script is not None and script.sha not in loaded:
-                missing[script.sha] = script
-        return list(missing.values())
-
     async def _exchange(self, connection: RedisConnection) -> None:
-        """Send one batch and read all its replies.
-
-        Raises `BusUnavailable` if that fails; `_out` then holds the calls without a reply, which `_trip` fails.
-        """
-        missing = self._take_batch()
-        count = sum([call.count for call in self._out])
-        # Scripts are loaded at the start of the same batch, so that the first call of a script, also after a restart
-        # of the server, keeps its place in the order.
-        chunks = [pack((b"SCRIPT", b"LOAD", script.source)) for script in missing]
-        chunks += [call.packed for call in self._out]
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        demoted = False
-        again: list[Call] = []
-        refused: dict[bytes, ResponseError] = {}
-
-        deadline = ReplyDeadline(self._batch_timeout, self._batch_timeout * BATCH_LIMIT)
+        """Exchange the next batch. If that fails, `_batch` holds the calls without a reply, which `_trip` fails."""
+        batch = self._batch = CallBatch(self._backlog.take(), self._loaded, self.address)
         try:
-            async with deadline.timeout:
-                await connection.send(b"".join(chunks))
-                for script in missing:
-                    try:
-                        await connection.read()
-                        self._loaded.add(script.sha)
-                    except ResponseError as e:
-                        refused[script.sha] = e
-                while self._out:
-                    call = self._out[0]
-                    if call.replies is not None:
-                        demoted = await self._read_each(connection, call, call.replies, deadline.progress) or demoted
-                        self._out.popleft()
-                        if not call.future.done():
-                            again.append(call)
-                        continue
-                    try:
-                        reply = await connection.read()
-                    except NoScriptError as e:
-                        if call.script is None:
-                            call.fail(reply_error(e, self.address, None), e)
-                        elif call.script.sha in refused or call.repeated:
-                            why = refused.get(call.script.sha, e)
-                            call.fail(ScriptError(call.script.name, f"the server does not take it: {why}"), why)
-                        else:
-                            self._loaded.discard(call.script.sha)
-                            call.repeated = True
-                            again.append(call)
-                    except ResponseError as e:
-                        demoted = demoted or isinstance(e, ReadOnlyError)
-                        call.fail(reply_error(e, self.address, call.script.name if call.script else None), e)
-                    else:
-                        if not call.future.done():
-                            call.future.set_result(reply)
-                    self._out.popleft()
-                    if len(self._out) % PROGRESS == 0:
-                        deadline.progress()
-        except TimeoutError as e:
-            raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
-        except (RedisError, OSError) as e:
-            raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
+            seconds = await batch.exchange(connection, self._batch_timeout)
         finally:
-            deadline.stop()
-            self._backlog.put_back(again)  # also when the batch fails: `_fail_all` then fails these calls
-        if demoted:
+            self._backlog.put_back(batch.again)  # also when the batch fails: `_fail_all` then fails these calls
+        if batch.demoted:
             # After a failover, the host name may resolve to the new primary, but only a new connection resolves it.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
-        self.last_latency = loop.time() - started
+        self.last_latency = seconds
         self.batches += 1
-        self.commands += count
+        self.commands += batch.count
         if self.on_batch is not None:
-            self.on_batch(self.last_latency, count)
-
-    async def _read_each(
-        self,
-        connection: RedisConnection,
-        call: Call,
-        replies: list[Reply | FairleadError],
-        progress: Callable[[], None],
-    ) -> bool:
-        """Read the replies to all commands of one call; return whether one says that the server has become a replica.
-
-        If the server lacked the script for every command, none was executed: the call is left without a result and is
-        repeated once. If the server lost the script in between (SCRIPT FLUSH), the commands after that get an error.
-        """
-        demoted, missing = False, 0
-        name = call.script.name if call.script else None
-        while len(replies) < call.count:
-            try:
-                replies.append(await connection.read())
-            except ResponseError as e:
-                if isinstance(e, NoScriptError) and call.script is not None:
-                    self._loaded.discard(call.script.sha)
-                    missing += 1
-                demoted = demoted or isinstance(e, ReadOnlyError)
-                error = reply_error(e, self.address, name)
-                error.__cause__ = e
-                replies.append(error)
-            if len(replies) % PROGRESS == 0:
-                progress()
-        if missing == call.count and not call.repeated:
-            call.repeated = True
-            replies.clear()
-        elif not call.future.done():
-            call.future.set_result(replies)
-        return demoted
+            self.on_batch(seconds, batch.count)
 
     # -- the circuit breaker -----------------------------------------------------------------------
 
@@ -385,8 +278,9 @@ class Pipeliner:
     def _fail_all(self, error: BusUnavailable) -> None:
         self._up.clear()
         self.last_error = error
-        while self._out:
-            self._out.popleft().fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
+        while self._batch.unanswered:
+            call = self._batch.unanswered.popleft()
+            call.fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
         for call in self._backlog.clear():
             call.fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
 

@@ -45,7 +45,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        r = self.registry
+        self._add_link_metrics(self.registry)
+        self._add_command_metrics(self.registry)
+        self._add_node_metrics(self.registry)
+
+    def _add_link_metrics(self, r: CollectorRegistry) -> None:
         opened = Counter(
             "fairlead_links_opened_total", "Links that were welcomed: of a new start or resumed", ["result"],
             registry=r,
@@ -75,6 +79,10 @@ class Metrics:
         self.handshake = Histogram(
             "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )
+        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
+        self.rtt = Histogram("fairlead_heartbeat_rtt_seconds", "Heartbeat round trips reported by agents", LATENCY, r)
+
+    def _add_command_metrics(self, r: CollectorRegistry) -> None:
         self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
         self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node accepted", registry=r)
         self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
@@ -94,8 +102,8 @@ class Metrics:
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )
         self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
-        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
-        self.rtt = Histogram("fairlead_heartbeat_rtt_seconds", "Heartbeat round trips reported by agents", LATENCY, r)
+
+    def _add_node_metrics(self, r: CollectorRegistry) -> None:
         self.redis = Histogram("fairlead_redis_batch_duration_seconds", "Duration of one pipelined batch", LATENCY, r)
         self.lag = Histogram("fairlead_event_loop_lag_seconds", "Delay of a timer on the event loop", PAUSES, r)
         self.pauses = Histogram("fairlead_gc_pause_seconds", "Garbage collections", PAUSES, r, "generation")

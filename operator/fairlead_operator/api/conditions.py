@@ -14,7 +14,7 @@ import msgspec
 from fairlead_operator.api.field_types import ApiStruct
 from fairlead_operator.api.gateway_status import Condition
 
-GOOD_IF_FALSE = ("Progressing", "ScalingLimited")
+GOOD_IF_FALSE = ("Progressing", "RemovalHeld", "ScalingLimited")
 MOST_CHARACTERS = 1000
 """The longest message of a condition: the API server accepts 32,768 characters, but nobody would read them."""
 

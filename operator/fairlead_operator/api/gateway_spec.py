@@ -17,6 +17,7 @@ from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
 from fairlead_operator.api.field_types import ApiStruct, Name
 from fairlead_operator.api.network_spec import HttpRoute, Ingress, NetworkPolicy, Services
 from fairlead_operator.api.pod_spec import Pod, Resources, RollingUpdate
+from fairlead_operator.api.scaling_signals import ScalingSignals
 
 GROUP = "fairlead.dev"
 VERSION = "v1alpha1"
@@ -112,16 +113,38 @@ class Scaling(ApiStruct, frozen=True, kw_only=True):
         ]
         | None
     ) = None
-    window_seconds: Annotated[
-        int, Meta(ge=30, le=86_400, description="A pod is removed only after fewer pods have sufficed for this long.")
-    ] = 600
+    window_seconds: (
+        Annotated[
+            int,
+            Meta(
+                ge=30,
+                le=86_400,
+                description="A pod is removed only after fewer pods have sufficed for this long. Without it the time "
+                "follows from how long pods take to start, and from the links that were lost.",
+            ),
+        ]
+        | None
+    ) = None
     step_down_seconds: Annotated[int, Meta(ge=10, le=3600, description="Time between two removals of a pod.")] = 120
     failure_tolerance: Annotated[
         int, Meta(ge=0, le=100, description="Pods that may fail at once while the others hold all links (at 95 %).")
     ] = 1
+    zone_tolerance: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10,
+            description="Zones that may fail at once while the pods of the others hold all links (at 95 %).",
+        ),
+    ] = 0
     reconnect_seconds: Annotated[
         int, Meta(ge=10, le=3600, description="The whole fleet must be able to reconnect within this time.")
     ] = 300
+    week_profile: Annotated[
+        bool,
+        Meta(description="Whether pods are added ahead of a rise that the last weeks had at the same time."),
+    ] = False
+    signals: ScalingSignals = ScalingSignals()
     lead_seconds: Annotated[
         int,
         Meta(
@@ -188,6 +211,37 @@ class Rebalance(ApiStruct, frozen=True, kw_only=True):
     ] = 10
 
 
+class Canary(ApiStruct, frozen=True, kw_only=True):
+    """A few pods of a new template serve a part of the fleet, and are compared with the others, before all pods are
+    replaced. docs/operator.md describes what is measured."""
+
+    percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=50,
+            description="Percentage of the pods that the canary has, rounded up; at most this percentage of the links "
+            "is moved for it.",
+        ),
+    ] = 5
+    seconds: Annotated[
+        int, Meta(ge=30, le=86_400, description="How long the canary is compared with the other pods.")
+    ] = 300
+    min_links: Annotated[
+        int, Meta(ge=1, le=100_000, description="Links that the canary must have accepted before they are judged.")
+    ] = 10
+    min_commands: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Commands that must have ended on the canary before they are judged."),
+    ] = 50
+
+
+class Rollout(ApiStruct, frozen=True, kw_only=True):
+    """How a new pod template comes to all pods. `rollingUpdate` is how the Deployment then replaces them."""
+
+    canary: Annotated[Canary | None, Meta(description="Absent: every new template replaces all pods at once.")] = None
+
+
 class Telemetry(ApiStruct, frozen=True, kw_only=True):
     otlp_endpoint: (
         Annotated[str, Meta(pattern=TRACE_ENDPOINT, description="OTLP/HTTP URL, such as http://collector:4318.")] | None
@@ -228,6 +282,7 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     services: Services = Services()
     network_policy: NetworkPolicy = NetworkPolicy()
     rolling_update: RollingUpdate = RollingUpdate()
+    rollout: Rollout = Rollout()
     pod: Pod = Pod()
 
     @property

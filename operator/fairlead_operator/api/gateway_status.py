@@ -1,6 +1,6 @@
 """The status of a LinkGateway, and the last decision in it. Pure.
 
-`runtime.status` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
+`runtime.reports` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
 every number that a decision was made of, so that `kubectl describe` answers why.
 """
 
@@ -57,6 +57,9 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     lead_seconds: Annotated[
         float, Meta(description="Time from the decision to add a pod to its first link, as measured.")
     ] = 0.0
+    expected: Annotated[
+        int, Meta(description="Links that the last weeks had until a new pod would be ready; 0 without weekProfile.")
+    ] = 0
     capacity: Annotated[int, Meta(description="Links that each pod takes.")] = 0
     pods: Annotated[int, Meta(description="Pods that exist.")] = 0
     ready: Annotated[int, Meta(description="Pods that are ready and not terminating.")] = 0
@@ -64,6 +67,16 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     stale: Annotated[int, Meta(description="Ready pods that have not reported for more than 15 s.")] = 0
     pending: Annotated[int, Meta(description="Pods that are not ready yet.")] = 0
     leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
+
+
+class RemovalStatus(ApiStruct, frozen=True, kw_only=True):
+    """What keeps the next pod from being removed."""
+
+    held_by: Annotated[str, Meta(description="The rule or the obstacle; empty while a pod is removed.")] = ""
+    reason: str = ""
+    until: Annotated[Timestamp, Meta(description="When it ends by itself; absent when that is not known.")] | None = (
+        None
+    )
 
 
 class DecisionReport(ApiStruct, frozen=True, kw_only=True):
@@ -78,6 +91,7 @@ class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     reason: str
     limited: Annotated[bool, Meta(description="Whether replicas.max or the limit of a step reduced it.")] = False
     rules: Annotated[list[RuleStatus], Meta(description="What each scaling rule asks for.")] = []
+    removal: RemovalStatus = RemovalStatus()
     bounds: ReplicaBounds = ReplicaBounds()
     inputs: DecisionInputs = DecisionInputs()
 
@@ -90,6 +104,31 @@ class RebalanceReport(ApiStruct, frozen=True, kw_only=True):
     to_move: Annotated[int, Meta(description="Links that are still to be moved.")] = 0
     moved: Annotated[int, Meta(description="Links that the running rebalance, or else the last one, has moved.")] = 0
     started_at: Timestamp | None = None
+
+
+class CanaryMeasurement(ApiStruct, frozen=True, kw_only=True):
+    """One comparison of the canary with the pods of the accepted template."""
+
+    name: Annotated[str, Meta(description="LinksRejected, LinksLost, CommandsFailed or CommandsSlow.")]
+    count: Annotated[int, Meta(description="What happened on the canary.")] = 0
+    limit: Annotated[int, Meta(description="The most that the other pods' share explains.")] = 0
+    judged: Annotated[bool, Meta(description="False while too few links or commands were seen.")] = False
+    message: str = ""
+
+
+class CanaryReport(ApiStruct, frozen=True, kw_only=True):
+    """The canary of a pod template: the one that runs, or the last one."""
+
+    state: Annotated[str, Meta(description="Running, Promoting, Succeeded or Failed.")]
+    template: Annotated[str, Meta(description="Hash of the pod template. One that has failed is not tried again.")]
+    reason: Annotated[str, Meta(description="The measurement that failed, or how it ended otherwise.")] = ""
+    message: str = ""
+    started_at: Timestamp | None = None
+    ended_at: Timestamp | None = None
+    pods: Annotated[int, Meta(description="Pods of the canary that are ready and have reported.")] = 0
+    links: Annotated[int, Meta(description="Links that they hold.")] = 0
+    watched_seconds: Annotated[int, Meta(description="For how long they have been compared.")] = 0
+    measurements: list[CanaryMeasurement] = []
 
 
 class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
@@ -110,6 +149,7 @@ class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
     rebalance: RebalanceReport | None = None
+    canary: CanaryReport | None = None
     conditions: list[Condition] = []
 
 

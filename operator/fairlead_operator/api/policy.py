@@ -56,6 +56,8 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
     """Keys of annotations of Ingresses and HTTPRoutes. The annotations of a preset need no permission."""
     ingress_hosts: tuple[str, ...] = ()
     """Hosts of Ingresses and HTTPRoutes. A route without a host has the empty name, which `*` allows."""
+    prometheus_urls: tuple[str, ...] = ()
+    """URLs of Prometheus servers that the operator may ask for a signal."""
     service_types: tuple[str, ...] = ()
     """NodePort, LoadBalancer; ClusterIP is always allowed."""
     tolerations: tuple[str, ...] = ()
@@ -110,6 +112,7 @@ def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secr
     found += _not_allowed("pod.labels", pod.labels, policy.pod_labels, "podLabels")
     found += _not_allowed("pod.annotations", pod.annotations, policy.pod_annotations, "podAnnotations")
     found += _routes(spec, policy)
+    found += _signals(spec, policy)
     keys = [str(one.get("key") or "") for one in pod.tolerations]
     found += _not_allowed("pod.tolerations: the key", keys, policy.tolerations, "tolerations")
     classes = [pod.priority_class_name or ""]
@@ -214,6 +217,14 @@ def _routes(spec: LinkGatewaySpec, policy: Policy) -> Iterator[str]:
     for name, hosts, keys in routes:
         yield from _not_allowed(f"{name}: the host", hosts, policy.ingress_hosts, "ingressHosts")
         yield from _not_allowed(f"{name}.annotations", keys, policy.ingress_annotations, "ingressAnnotations")
+
+
+def _signals(spec: LinkGatewaySpec, policy: Policy) -> Iterator[str]:
+    prometheus = spec.scaling.signals.prometheus
+    if prometheus is not None:
+        yield from _not_allowed(
+            "scaling.signals.prometheus.url", [prometheus.url], policy.prometheus_urls, "prometheusUrls"
+        )
 
 
 def _not_allowed(what: str, asked: Iterable[str], allowed: tuple[str, ...], field: str) -> list[str]:

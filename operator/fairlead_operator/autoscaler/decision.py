@@ -4,7 +4,8 @@ The reconciler calls it in every pass. It reads no clock and no cluster: `now` i
 the ages of reports are numbers. What must be remembered until the next call is in `Decision.history`.
 
 The fleet gets the greatest number that any of the `rules` requires, within `replicas.min` and `replicas.max`. More pods
-are added at once, limited only against a wrong number; `scale_down` says when one may be removed.
+are added at once, limited only against a wrong number; `removal_hold` says what forbids to remove one, and `scale_down`
+which one goes.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from enum import StrEnum
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.gateway_status import DecisionInputs, RuleStatus
 from fairlead_operator.autoscaler.history.fleet_history import STEP_SECONDS, History
+from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
 from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.removal_hold import Hold, RemovalHold, removal_hold
 from fairlead_operator.autoscaler.rules import RULES
-from fairlead_operator.autoscaler.scale_down import choose_victim, why_not_down
+from fairlead_operator.autoscaler.scale_down import choose_victim
 from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
@@ -50,7 +53,7 @@ class Target:
 
     @property
     def ordered(self) -> bool:
-        """Whether somebody else gave the number."""
+        """Whether something outside the operator has set the number, as in the mode External."""
         return self.winner == "external"
 
 
@@ -67,6 +70,8 @@ class Decision:
     history: History
     victim: str = ""
     """With DOWN: the pod that should be removed."""
+    hold: RemovalHold | None = None
+    """What keeps the number of pods from falling; None with DOWN."""
 
     @property
     def required(self) -> int:
@@ -76,17 +81,20 @@ class Decision:
 
 def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now: float) -> Decision:
     """How many pods there should be now, and why."""
-    snapshot = take_snapshot(fleet, history.observe(fleet, now), spec, now)
+    snapshot = take_snapshot(fleet, history.observe(fleet, now, week=spec.scaling.week_profile), spec, now)
     rules = tuple(rule.evaluate(snapshot) for rule in RULES)
     target = _target(rules, snapshot)
-    history = snapshot.history.want(target.replicas, now, spec.scaling.window_seconds)
+    history = snapshot.history.want(target.replicas, now, spec.scaling.window_seconds or LOST_SECONDS)
     snapshot = Snapshot(fleet, snapshot.inputs, history, spec, now)
     current = fleet.replicas
+    needed = RemovalHold(target.winner, target.reason)
 
-    def made(action: Action, replicas: int, reason: str, *, limited: bool = False, victim: str = "") -> Decision:
+    def made(
+        action: Action, replicas: int, reason: str, hold: RemovalHold | None, *, cut: bool = False, victim: str = ""
+    ) -> Decision:
         kept = history.decided(current, now, removal=action is Action.DOWN, short_of_pods=short)
-        cut = limited or target.winner == "max"
-        return Decision(action, target, replicas, reason, cut, rules, snapshot.inputs, kept, victim)
+        limited = cut or target.winner == "max"
+        return Decision(action, target, replicas, reason, limited, rules, snapshot.inputs, kept, victim, hold)
 
     short = required(rules) >= 2 * max(1, snapshot.inputs.ready)
     panic = short or _is_rejecting(snapshot)
@@ -94,17 +102,17 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
         most = target.replicas if target.ordered else max(_step_limit(snapshot, panic=panic), spec.replicas.min)
         if most <= current:
             reason = f"{target.reason}, but the fleet may at most double within {STEP_SECONDS:g} s"
-            return made(Action.STAY, current, reason, limited=True)
-        return made(Action.UP, min(target.replicas, most), target.reason, limited=most < target.replicas)
+            return made(Action.STAY, current, reason, needed, cut=True)
+        return made(Action.UP, min(target.replicas, most), target.reason, needed, cut=most < target.replicas)
     if distrust := _why_hold(snapshot):
-        return made(Action.HOLD, current, distrust)
+        return made(Action.HOLD, current, distrust, RemovalHold(Hold.NUMBERS_UNKNOWN, distrust))
     if target.replicas == current:
-        return made(Action.STAY, current, target.reason)
-    if obstacle := why_not_down(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
-        return made(Action.STAY, current, f"{pod_count(target.replicas)} would suffice, but {obstacle}")
+        return made(Action.STAY, current, target.reason, needed)
+    if hold := removal_hold(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
+        return made(Action.STAY, current, f"{pod_count(target.replicas)} would suffice, but {hold.reason}", hold)
     victim = choose_victim(fleet)
     reason = f"{target.reason}; {victim.name} should go: {victim.reason}"
-    return made(Action.DOWN, current - 1, reason, victim=victim.name)
+    return made(Action.DOWN, current - 1, reason, None, victim=victim.name)
 
 
 def required(rules: tuple[RuleStatus, ...]) -> int:

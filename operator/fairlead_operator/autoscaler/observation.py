@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import (
     FirstSeen,
+    crash_of,
     has_ended,
     is_ready,
     is_rolling_out,
@@ -40,6 +42,13 @@ class NodeMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class QueriedValue:
+    """What a Prometheus answered; None when the query failed."""
+
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class PodObservation:
     """A pod in the cluster, with what its node last reported; a pod without a report has an infinite `age`."""
 
@@ -58,6 +67,14 @@ class PodObservation:
     """Commands that run on its links."""
     refused: int = 0
     """Links that it has refused since its node started."""
+    cpu: float = 0.0
+    """Share of the time for which its event loop was busy, from 0 to 1."""
+    memory: float = 0.0
+    """Share of its memory limit that it uses, from 0 to 1; 0 without a limit."""
+    lag_ms: float = 0.0
+    """How late its event loop runs what is due."""
+    left: int = 0
+    """Links whose agents have left on purpose since its node started."""
     moved: int = 0
     """Links that a rebalance has made it move since its node started."""
     spare_accept_rate: float = 0.0
@@ -66,6 +83,10 @@ class PodObservation:
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
     """The revision of the Deployment's template that it was created from."""
+    traffic: Traffic | None = None
+    """What it has served since its node started; None if it does not report that."""
+    crash: str = ""
+    """How its gateway last ended, when that has been started again since the pod was created."""
     machine: Machine = UNKNOWN
     """Where it runs."""
 
@@ -78,8 +99,13 @@ class PodObservation:
             capacity=row.capacity,
             commands=row.in_flight,
             refused=row.refused,
+            cpu=row.cpu,
+            memory=row.memory,
+            lag_ms=row.lag_ms,
+            left=row.left,
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
+            traffic=row.traffic,
         )
 
     @property
@@ -117,8 +143,14 @@ class FleetObservation:
     """Name of the LinkOperation that is running, or ""."""
     revision: str = ""
     """The revision of the Deployment's template, which a rollout brings; "" while it is not known."""
+    at: float | None = None
+    """Unix time in seconds, by the clock of Redis; None if that could not be read."""
+    queried: QueriedValue | None = None
+    """The value of `scaling.signals.prometheus`; None when the spec asks for none."""
     rebalance_operation: str = ""
     """The uid of the running LinkOperation if it is a Rebalance, or ""."""
+    canary: bool = False
+    """Whether the pods of `revision` are a canary, and the others stay."""
 
     @property
     def fresh_pods(self) -> list[PodObservation]:
@@ -149,6 +181,7 @@ def observe_fleet(
             leaving=is_terminating(pod),
             restarted_by=restart_of(pod),
             revision=revision_of(pod),
+            crash=crash_of(pod),
             machine=machine_of(pod, machines or {}),
         )
         row = nodes.rows.get(meta["name"]) if nodes is not None else None
@@ -157,6 +190,7 @@ def observe_fleet(
         replicas=replicas(deployment),
         pods=tuple(sorted(observed, key=lambda pod: pod.name)),
         readable=nodes is not None,
+        at=None if nodes is None else nodes.now / 1000,
         rollout=is_rolling_out(deployment),
         revision=revision,
     )

@@ -59,6 +59,8 @@ def direct_links(
     """`history` is the one after the observation of `fleet`, `inputs` are the numbers of this pass's decision."""
     if not fleet.rollout:
         return LinkDirection("", "no rollout is in progress")
+    if fleet.canary:
+        return LinkDirection("", "a canary is compared with the other pods")
     if not fleet.readable:
         return LinkDirection("", "Redis cannot be read")
     if not fleet.revision:

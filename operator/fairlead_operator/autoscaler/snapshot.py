@@ -32,13 +32,15 @@ def take_snapshot(fleet: FleetObservation, history: History, spec: LinkGatewaySp
     reported = [pod.capacity for pod in fleet.fresh_pods if pod.capacity > 0]
     staying = [pod for pod in fleet.pods if not pod.leaving]
     links, start = history.links, history.starts.duration
+    lead = spec.scaling.lead_seconds if start is None else min(LEAD_MOST, start + LEAD_MARGIN)
     inputs = DecisionInputs(
         links=links.links,
         live=links.live,
         away=max(0, links.links - links.live),
         growth=links.growth,
         rejects=links.rejects,
-        lead_seconds=spec.scaling.lead_seconds if start is None else min(LEAD_MOST, start + LEAD_MARGIN),
+        lead_seconds=lead,
+        expected=0 if fleet.at is None else history.week.expected(fleet.at, lead),
         capacity=min([spec.capacity, *reported]),
         pods=len(fleet.pods),
         ready=sum(pod.ready for pod in staying),

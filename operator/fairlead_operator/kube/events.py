@@ -13,9 +13,9 @@ MOST_CHARACTERS = 1000
 """The longest message of an Event: events.k8s.io allows 1,024 characters."""
 
 
-def timestamp() -> str:
-    """The wall clock's time as Kubernetes writes it."""
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def timestamp(at: datetime | None = None) -> str:
+    """The wall clock's time, or `at`, as Kubernetes writes it."""
+    return (at or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def event(about: ObjectReference, severity: str, reason: str, message: str, now: str) -> Object:

@@ -25,6 +25,7 @@ class ObjectReference:
 
 
 KINDS: Mapping[str, tuple[str, str]] = {
+    "ControllerRevision": ("apps/v1", "controllerrevisions"),
     "CustomResourceDefinition": ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Deployment": ("apps/v1", "deployments"),
     "Event": ("v1", "events"),

@@ -18,6 +18,7 @@ NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _APPLIED),
     ("apps", ("replicasets",), ("list",)),
+    ("apps", ("controllerrevisions",), ("list", "create", "patch", "delete")),
     ("apps", ("deployments/scale",), ("get", "patch")),
     ("", ("services", "serviceaccounts"), _APPLIED),
     ("", ("pods",), ("list", "patch")),

@@ -80,6 +80,14 @@ def is_ready(pod: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
+def crash_of(pod: Object, container: str = "gateway") -> str:
+    """How a container last ended, if it has been started again; "" otherwise."""
+    for status in (pod.get("status") or {}).get("containerStatuses") or []:
+        if status.get("name") == container and status.get("restartCount", 0) > 0:
+            return _last_end((status.get("lastState") or {}).get("terminated") or {})
+    return ""
+
+
 def is_terminating(pod: Object) -> bool:
     return "deletionTimestamp" in pod["metadata"]
 
@@ -131,8 +139,7 @@ def _problem(pod: Object) -> tuple[str, str] | None:
         waiting = (container.get("state") or {}).get("waiting") or {}
         ended = (container.get("lastState") or {}).get("terminated") or {}
         if ended and not container.get("started"):
-            *_, last_line = ["no output", *str(ended.get("message") or "").splitlines()]
-            return "Crashing", f"its container exited with code {ended.get('exitCode')} and restarts: {last_line[:300]}"
+            return "Crashing", _last_end(ended)
         reason = str(waiting.get("reason") or "")
         if reason and reason not in CONTAINER_STARTING:
             return SAME_REASON.get(reason, reason), waiting.get("message") or "its container cannot start"
@@ -140,3 +147,9 @@ def _problem(pod: Object) -> tuple[str, str] | None:
         if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
             return condition.get("reason") or "Unschedulable", condition.get("message") or "no node accepts it"
     return None
+
+
+def _last_end(ended: Object) -> str:
+    """`ended`: the state `terminated` of a container that was started again."""
+    *_, last_line = ["no output", *str(ended.get("message") or "").splitlines()]
+    return f"its container exited with code {ended.get('exitCode', 'unknown')} and restarts: {last_line[:300]}"

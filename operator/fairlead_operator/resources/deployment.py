@@ -8,6 +8,8 @@ root, a read-only root file system, no capabilities, no token of the API server.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any
 
 import msgspec
@@ -26,6 +28,12 @@ REDIS = "/etc/fairlead/redis"
 REVISION_FIELD = f"metadata.labels['{REVISION_LABEL}']"
 SECRETS_ANNOTATION = f"{GROUP}/secrets"
 """Annotation of the pod template: a checksum of the Secrets that a pod reads at its start."""
+TEMPLATE_ANNOTATION = f"{GROUP}/template"
+"""Annotation of the Deployment: the hash of its pod template as it was applied."""
+HELD_SECONDS = 365 * 86_400
+"""minReadySeconds of a Deployment that must terminate no pod: no new pod is available before the operator says so."""
+NO_DEADLINE = 2**31 - 1
+"""progressDeadlineSeconds that Kubernetes takes for none; it must be greater than minReadySeconds."""
 START_SECONDS = 60
 """A node waits 30 s for Redis at its start, then reports why and exits. The probe leaves it the time to do so."""
 
@@ -35,7 +43,14 @@ def deployment(
 ) -> Object:
     """`checksum` represents the contents of the Secrets that a pod reads at its start: when it changes, the pods are
     replaced."""
-    return {
+    template: Object = {
+        "metadata": {
+            "labels": {**spec.pod.labels, **labels},
+            "annotations": {**spec.pod.annotations, **({SECRETS_ANNOTATION: checksum} if checksum else {})},
+        },
+        "spec": _pod(name, selector, spec),
+    }
+    body: Object = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name},
@@ -53,15 +68,32 @@ def deployment(
             "minReadySeconds": spec.rolling_update.min_ready_seconds,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": max(600, 2 * spec.grace_seconds),
-            "template": {
-                "metadata": {
-                    "labels": {**spec.pod.labels, **labels},
-                    "annotations": {**spec.pod.annotations, **({SECRETS_ANNOTATION: checksum} if checksum else {})},
-                },
-                "spec": _pod(name, selector, spec),
-            },
         },
     }
+    return with_template(body, template)
+
+
+def with_template(body: Object, template: Object) -> Object:
+    """The Deployment `body` with another pod template."""
+    annotations = {**body["metadata"].get("annotations", {}), TEMPLATE_ANNOTATION: hash_of(template)}
+    meta, spec = {**body["metadata"], "annotations": annotations}, {**body["spec"], "template": template}
+    return {**body, "metadata": meta, "spec": spec}
+
+
+def hash_of(template: Object) -> str:
+    """Identifies a pod template as the operator applies it."""
+    return hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
+
+
+def held(body: Object, max_surge: Any) -> Object:
+    """The Deployment `body` as one that makes up to `max_surge` pods of a new template and terminates none."""
+    spec = {
+        **body["spec"],
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": _count(max_surge), "maxUnavailable": 0}},
+        "minReadySeconds": HELD_SECONDS,
+        "progressDeadlineSeconds": NO_DEADLINE,
+    }
+    return {**body, "spec": spec}
 
 
 def _pod(name: str, selector: dict[str, str], spec: LinkGatewaySpec) -> Object:

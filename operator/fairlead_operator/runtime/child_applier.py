@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.errors import FairleadError
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import (
     AccessDenied,
@@ -27,7 +26,7 @@ from fairlead_operator.kube.errors import (
     NotLeader,
 )
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.resources.children import OPTIONAL_KINDS, children
+from fairlead_operator.resources.children import OPTIONAL_KINDS
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 from fairlead_operator.resources.owner import Owner
 
@@ -68,13 +67,9 @@ class ChildApplier:
         self.repaired: list[str] = []
         """What the last run restored after others had changed or deleted it, one sentence each."""
 
-    async def apply(self, owner: Owner, spec: LinkGatewaySpec, now: float, checksum: str = "") -> list[ApplyFailure]:
-        """Returns what could not be applied, most important first; a failure of one child stops no other.
-
-        `checksum` is that of the Secrets. When it is "" because they cannot be read, the pods keep the checksum that
-        they were created with.
-        """
-        wanted = children(owner, spec, checksum or await self._applied_checksum(owner))
+    async def apply(self, owner: Owner, wanted: Sequence[Object], now: float) -> list[ApplyFailure]:
+        """Applies the child objects that are `wanted`. Returns what could not be applied, most important first; a
+        failure of one child stops no other."""
         as_json = json.dumps(wanted, sort_keys=True)
         unchanged = as_json == self._applied and not self._failures
         recent = unchanged and now - self._applied_at < REAPPLY_AFTER
@@ -98,8 +93,9 @@ class ChildApplier:
     async def _exists(self, owner: Owner, body: Object) -> bool:
         return await self._cluster.find(body["kind"], owner.namespace, body["metadata"]["name"]) is not None
 
-    async def _applied_checksum(self, owner: Owner) -> str:
-        """The checksum of the Secrets in the Deployment that exists."""
+    async def applied_checksum(self, owner: Owner) -> str:
+        """The checksum of the Secrets in the Deployment that exists: the pods keep it while the Secrets cannot be
+        read."""
         found = await self._cluster.find("Deployment", owner.namespace, owner.name)
         if found is None or not _is_owned(found, owner):
             return ""

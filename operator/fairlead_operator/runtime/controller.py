@@ -53,7 +53,7 @@ class Controller:
         metrics.leader.set_function(lambda: float(elector.leads))
         self._woken = asyncio.Event()
         self._reconcilers: dict[Key, tuple[str, Reconciler]] = {}
-        """With the uid of the LinkGateway."""
+        """The reconcilers by LinkGateway, each with its uid."""
         self._slots = asyncio.Semaphore(PARALLEL_PASSES)
         self._passes: dict[Key, asyncio.Task[None]] = {}
         self._generations: dict[Key, frozenset[Generation]] = {}

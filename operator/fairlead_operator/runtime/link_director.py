@@ -23,7 +23,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import current_revision
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.pass_report import PassReport
+from fairlead_operator.runtime.reports.pass_report import PassReport
 
 logger = logging.getLogger(__name__)
 

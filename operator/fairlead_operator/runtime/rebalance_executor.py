@@ -10,8 +10,8 @@ from fairlead.errors import BusUnavailable
 from fairlead_operator.autoscaler.rebalance import RebalancePlan
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.metrics import GatewayMetrics
-from fairlead_operator.runtime.pass_report import PassReport
-from fairlead_operator.runtime.status import set_rebalance_condition
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.status import set_rebalance_condition
 
 
 class RebalanceExecutor:

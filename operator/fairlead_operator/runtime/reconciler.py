@@ -26,6 +26,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.machines import MachineReader
+from fairlead_operator.inputs.prometheus_query import PrometheusQuery
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -33,14 +34,16 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
+from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.disconnect_executor import DisconnectExecutor
 from fairlead_operator.runtime.link_director import LinkDirector
-from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
-from fairlead_operator.runtime.scale_executor import ScaleExecutor
-from fairlead_operator.runtime.status import (
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.removal_report import report_removal
+from fairlead_operator.runtime.reports.status import (
     LinkCount,
     gateway_status,
     phase,
@@ -50,6 +53,7 @@ from fairlead_operator.runtime.status import (
     set_scaling_conditions,
     writes_scale,
 )
+from fairlead_operator.runtime.scale_executor import ScaleExecutor
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +82,13 @@ class Reconciler:
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
         self._machines = MachineReader(cluster)
+        self._prometheus = PrometheusQuery()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._disconnect = DisconnectExecutor(self._redis)
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
@@ -91,6 +97,7 @@ class Reconciler:
 
     async def aclose(self) -> None:
         await self._redis.aclose()
+        await self._prometheus.aclose()
 
     async def reconcile(
         self, body: Object, others: Sequence[Object], now: float, operations: Sequence[Object] = ()
@@ -161,6 +168,8 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
+        fleet = replace(fleet, queried=queried, canary=self._canary.running)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         fleet = await self._run_operations(spec, operations, workload.deployment, nodes, fleet)
@@ -168,17 +177,20 @@ class Reconciler:
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
+        removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)
         return msgspec.structs.replace(
-            gateway_status(decision, fleet, spec, links, report.timestamp),
+            gateway_status(decision, fleet, spec, links, removal, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
+            canary=canary,
             selector=self._owner.label_selector,
             move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
@@ -213,8 +225,15 @@ class Reconciler:
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
-        checksum = self._secrets.checksum(spec, secrets)
-        failures = await self._children.apply(self._owner, spec, now, checksum)
+        checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
+        wanted, refused = children(self._owner, spec, checksum), []
+        try:
+            wanted = await self._canary.stage(wanted, spec, report)
+        except (NotLeader, ApiServerUnavailable):
+            raise
+        except FairleadError as e:  # no template is applied while the accepted one is not known
+            wanted, refused = [one for one in wanted if one["kind"] != "Deployment"], [ApplyFailure.of(e)]
+        failures = refused + await self._children.apply(self._owner, wanted, now)
         for message in self._children.repaired:
             report.add_event("Repaired", message, warning=True)
         if failures:

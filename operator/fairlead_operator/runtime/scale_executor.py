@@ -22,8 +22,8 @@ from fairlead_operator.kube.errors import AccessDenied, Conflict, NotFound
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.pass_report import PassReport
-from fairlead_operator.runtime.status import writes_scale
+from fairlead_operator.runtime.reports.pass_report import PassReport
+from fairlead_operator.runtime.reports.status import writes_scale
 
 logger = logging.getLogger(__name__)
 

@@ -50,12 +50,12 @@ class Measures:
     capacity: int
     seconds: int = 0
     pod_seconds: int = 0
-    """Of all pods, those that start and those that leave too: all of them are paid for."""
+    """Of all pods, including those that start and those that leave, because all of them are paid for."""
     most_pods: int = 0
     agent_seconds: int = 0
     """Seconds for which agents wanted a link."""
     unlinked_seconds: int = 0
-    """Those of them without one."""
+    """The part of `agent_seconds` in which the agents had no link."""
     closes: int = 0
     """Links that ended because pods were to be fewer, newer or fuller: moved, or closed at once."""
     greatest_closes: int = 0
@@ -69,7 +69,7 @@ class Measures:
     _minute: tuple[int, int] = (0, 0)
 
     def tick(self, second: int, demand: int, links: Counts, waiting: int, closes: int, refused: int) -> None:
-        """One second is over."""
+        """Count one second."""
         pods = len(links)
         share = int(links.max()) / self.capacity if pods else 0.0
         self.seconds += 1

@@ -24,7 +24,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     agents: int
     seconds: int
     pod_hours: float
-    """Of all pods, those that start and those that leave too."""
+    """Of all pods, including those that start and those that leave."""
     most_pods: int
     greatest_closes_per_second: int
     """Links that ended in one second because pods were to be fewer, newer or fuller."""
@@ -33,7 +33,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     hot_seconds: int
     """Seconds in which a pod had more than 95 % of its capacity."""
     greatest_share: float
-    """Of its capacity, that a pod held."""
+    """The links of the fullest pod at any time, as a share of its capacity."""
     refused: int
     """Attempts that were answered 503 or 429."""
     wait_p99_seconds: int

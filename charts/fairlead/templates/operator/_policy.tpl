@@ -9,6 +9,7 @@ what the values ask for the release's own LinkGateways, since both are the admin
 {{- $_ := set $all "secrets" (concat $all.secrets $values.operator.rbac.secretNames) -}}
 {{- $own := dict "images" list "secrets" (include "fairlead.namedSecrets" . | fromJsonArray) "podLabels" list
     "podAnnotations" list "serviceAnnotations" list "ingressAnnotations" list "ingressHosts" list "serviceTypes" list
+    "prometheusUrls" list
     "tolerations" list "priorityClasses" list "runtimeClasses" list "volumes" list -}}
 {{- $containers := false -}}
 {{- $_ := set $own "secrets" (concat $own.secrets $values.images.pullSecrets) -}}
@@ -24,6 +25,9 @@ what the values ask for the release's own LinkGateways, since both are the admin
 {{- $service := dig "services" . dict $given -}}
 {{- $_ := set $own "serviceAnnotations" (concat $own.serviceAnnotations (keys ($service.annotations | default dict))) -}}
 {{- with $service.type }}{{ $_ := set $own "serviceTypes" (append $own.serviceTypes .) }}{{ end -}}
+{{- end -}}
+{{- with dig "scaling" "signals" "prometheus" "url" "" $given -}}
+{{- $_ := set $own "prometheusUrls" (append $own.prometheusUrls .) -}}
 {{- end -}}
 {{- with $given.ingress -}}
 {{- $_ := set $own "ingressHosts" (concat $own.ingressHosts (.hosts | default (list ""))) -}}

@@ -21,6 +21,10 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list]
+# The pod template to which a failed canary returns.
+- apiGroups: [apps]
+  resources: [controllerrevisions]
+  verbs: [list, create, patch, delete]
 - apiGroups: [apps]
   resources: [deployments/scale]
   verbs: [get, patch]

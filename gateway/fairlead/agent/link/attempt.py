@@ -1,6 +1,6 @@
-"""How an attempt to hold a link ended, in words and with what follows, and the log of the reasons.
+"""How an attempt to hold a link ended, in words and with its consequences, and the log of the reasons.
 
-Used by `connector`. A reason is logged once and then only at level debug, until an hour has passed or a link was
+`connector` uses both. A reason is logged once and then only at level debug, until an hour has passed or a link was
 welcomed: a gateway that is away for a night must not fill a thousand disks.
 """
 
@@ -26,7 +26,7 @@ MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
 REMIND = 3600.0
 """Seconds until a reason that persists is logged again."""
 REASONS = 64
-"""Reasons that are remembered; a gateway that invents more of them gets its log lines."""
+"""Reasons that are remembered. If a gateway invents more, each new one is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ class AttemptLog:
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
-        """Reasons since the last link, and when each was logged."""
+        """The reasons since the last link, and when each was logged."""
 
     def welcomed(self) -> None:
-        """A link was made: every reason is news again."""
+        """A link was made, so every reason is logged again when it next occurs."""
         self._logged.clear()
 
     def record(self, end: AttemptEnd, delay: float) -> str:

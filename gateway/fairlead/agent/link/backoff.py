@@ -1,8 +1,8 @@
 """How long the agent waits before its next attempt: by the policy, or as long as the gateway says.
 
-Used by `connector`. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
+`connector` asks it. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
 instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy, within the bounds
-of `wire.retry.pause`. It waits for nothing itself.
+of `wire.retry.pause`. This module only computes the time; it does not wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Backoff:
         """The number of the next retry, from 0."""
 
     def follow(self, retry: Retry) -> None:
-        """The gateway has named another policy."""
+        """Follow another policy, which the gateway has named."""
         self._policy = RetryPolicy(retry.first, retry.base, retry.cap).bounded()
 
     def delay(self, end: AttemptEnd, linked: bool) -> float:

@@ -25,7 +25,7 @@ from fairlead.wire.messages import (
 from fairlead.wire.outbox import Outbox
 
 HEARTBEAT_LEAST = 100
-"""Milliseconds: ten small messages a second are no load, and more of them would not help any gateway."""
+"""Milliseconds. Ten small messages a second are no load for an agent, and no gateway needs more of them."""
 HEARTBEAT_MOST = 3_600_000
 """Milliseconds, the largest that a gateway accepts as a setting: without a bound a dead link would be held for ever."""
 MESSAGE_LEAST = 128 << 10
@@ -35,7 +35,7 @@ WINDOW_MOST = 64 << 20
 DEADLINE_MOST = 86_400_000
 """Milliseconds, the longest that the platform's API accepts: a handler must not occupy its slot for ever."""
 SLOT_MOST = 3_600_000
-"""Milliseconds until a drained link is left: no drain takes an hour."""
+"""Milliseconds until the agent leaves a drained link: no drain takes an hour."""
 
 
 def bounded(message: FromGateway | None, outbox: Outbox) -> FromGateway | None:

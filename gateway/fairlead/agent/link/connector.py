@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class LinkObserver(Protocol):
-    """Is told of the state of the link, in words."""
+    """Gets the state of the link, in words."""
 
     def linked(self, status: str) -> None: ...
     def waiting(self, status: str) -> None: ...
@@ -65,7 +65,7 @@ class Connector:
         self._session: AgentSession | None = None
         """The link in use. While the agent moves this is the old one, until the new one is welcomed."""
         self._welcomed = 0.0
-        """When that was, by the event loop's clock."""
+        """When `_session` was welcomed, by the event loop's clock."""
 
     async def run(self, receiver: CommandReceiver, on_resume: Callable[[Iterable[str]], None]) -> None:
         """Stay linked, for ever or until ConnectionRefused: the gateway does not want this agent back. `on_resume` is
@@ -86,7 +86,7 @@ class Connector:
                 end = await self._pause(end)
 
     async def leave(self) -> None:
-        """The process ends: close all links. `run` was cancelled before."""
+        """Close all links, because the process ends. `run` has been cancelled before."""
         await self._dialer.leave()
 
     def _replace(self, session: AgentSession, welcome: Welcome) -> None:
@@ -120,7 +120,7 @@ class Connector:
         return AttemptEnd(reason, random.uniform(0, SETTLED_DELAY), lived=lived)
 
     def _lose(self, session: AgentSession) -> AttemptEnd:
-        """The link in use was closed."""
+        """Forget the link in use, which was closed."""
         self._session = None
         self._sender.detach(session)
         return end_of_session(session, asyncio.get_running_loop().time() - self._welcomed)

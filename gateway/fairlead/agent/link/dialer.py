@@ -43,7 +43,7 @@ class Dialer:
         self._codec = agent_codec(subprotocol)
         self._sender = sender
         self._hello = hello
-        # Only for the closing handshake's deadline: silence is the session's own matter.
+        # Only for the deadline of the closing handshake: the session itself detects silence.
         self._timer_wheel = TimerWheel(silence=3600.0, tick=1.0)
         self._attempts = 0
         self._connections: dict[AgentSession, ClientConnection] = {}
@@ -100,7 +100,7 @@ class Dialer:
         return AttemptEnd(f"no welcome within {WELCOME_TIMEOUT:g} s")
 
     async def leave(self) -> None:
-        """The process ends: close everything that is open."""
+        """Close everything that is open, because the process ends."""
         closing = [session for session in self._connections if not session.closed.done()]
         for session in closing:
             session.leave(CloseCode.GOING_AWAY, "the agent stops")
@@ -114,5 +114,5 @@ class Dialer:
 
 
 async def first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until one of them is done."""
+    """Wait until the first of them is done."""
     await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

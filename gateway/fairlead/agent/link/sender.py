@@ -1,4 +1,4 @@
-"""Sends to the gateway, across links: messages go out on the link there is, or wait for the next one.
+"""Sends to the gateway, across links: messages go out on the present link, or wait for the next one.
 
 `CommandRunner` and `Agent.emit` send with it; the connector attaches and detaches sessions. It uses one link at a time,
 also while the agent moves: the old one until the new one is welcomed. What must not be lost is in
@@ -88,7 +88,7 @@ class Sender:
         return restartable
 
     def drop_journal(self) -> None:
-        """The journal is closed: what it contains comes back with `use_journal`."""
+        """Forget the journal, which is closed: what it contains comes back with `use_journal`."""
         self._journal, self.outbox = None, Outbox()
 
     @property

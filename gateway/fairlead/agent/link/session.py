@@ -50,7 +50,7 @@ class CommandReceiver(Protocol):
     def on_command(self, cmd: Cmd) -> None: ...
     def on_cancel(self, cancel: Cancel) -> None: ...
     def on_progress(self, commands: Iterable[str]) -> None:
-        """These commands may have more credit or more input."""
+        """Credit or input may have arrived for these commands."""
 
 
 OnWelcome: TypeAlias = Callable[["AgentSession", Welcome], None]
@@ -84,7 +84,7 @@ class AgentSession:
         self._rtt: float | None = None
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
         self.drain: Drain | None = None
-        """The last one, if the gateway wants this agent elsewhere."""
+        """The last `drain` message, if the gateway wants this agent elsewhere."""
         self.slot: asyncio.Future[Drain] = loop.create_future()
         """Done when the agent is to move: at the slot of the last drain."""
         self._slot_timer: asyncio.TimerHandle | None = None
@@ -114,7 +114,7 @@ class AgentSession:
         self._pump()
 
     def start_heartbeats(self, interval: float) -> None:
-        """Welcome has named the interval, in seconds."""
+        """Send heartbeats at this interval in seconds, which welcome has named."""
         self._interval = interval
         self._arm()
 
@@ -189,7 +189,7 @@ class AgentSession:
         self._finish(code, why)
 
     def _unclosed(self, bye: Bye) -> None:
-        """The gateway said bye and did not close the connection."""
+        """End the link, because the gateway said bye and did not close the connection."""
         self._left = True
         if self._connection is not None:
             self._connection.close(CloseCode.NORMAL)

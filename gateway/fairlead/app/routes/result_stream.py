@@ -111,68 +111,86 @@ class ResultStream:
         self._request_trace = request_trace
         self._opens = opens
 
+        self._body = b""
+        """Lines that are not sent yet."""
+        self._begun = False
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form, request_trace, opens = self._form, self._request_trace, self._opens
-        clock = asyncio.get_running_loop().time
-        body = b"" if self._head is None else form.line(self._head)
-        begun = not opens
-        if begun:
+        form = self._form
+        if self._head is not None:
+            self._body = form.line(self._head)
+        if not self._opens:
+            self._begun = True
             await send(form.start)
-            if body:
-                await send({"type": "http.response.body", "body": body, "more_body": True})
-                body = b""
+            if self._body:
+                await self._flush(send)
         try:
-            async with aclosing(self._pages) as pages:
-                async for page in pages:
-                    if request_trace is not None and page.results:
-                        request_trace.first_results()
-                    body += b"".join([form.line(_line(result), result.offset) for result in page.results])
-                    if page.ended is not None:
-                        # The end goes out with the last results and closes the response: one write, not three.
-                        body += b"".join([form.line({"end": end_of(page.ended, t)}) for t in page.ended.targets])
-                        if request_trace is not None:
-                            request_trace.end(failed=any(t.state in FAILED_STATES for t in page.ended.targets))
-                        break
-                    if page.more is not None:
-                        body += form.line({"more": page.more})
-                        if request_trace is not None:
-                            request_trace.end(failed=False)  # this answer, not the command
-                        break
-                    if not begun:
-                        if len(body) > SHORT:
-                            await asyncio.sleep(opens - clock())
-                        elif page.results and clock() < opens:
-                            continue
-                        begun = True
-                        await send(form.start)
-                    elif not body:
-                        if await self._request.is_disconnected():
-                            return
-                        body = form.keep_alive
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
-                    body = b""
+            if not await self._send_pages(send):
+                return
         except FairleadError as e:
             # The status has been sent or fixed as 200, so the stream ends with the error instead of an `end`.
-            body = (b"" if begun else body) + form.line(_error(e))
+            self._body = (b"" if self._begun else self._body) + form.line(_error(e))
         except asyncio.CancelledError:
             # The server stops, and has waited long enough for Redis or for a caller that does not read.
-            body = form.line(
-                _error(Unavailable("this node is stopping: continue at another node, after the last offset"))
-            )
+            stopping = Unavailable("this node is stopping: continue at another node, after the last offset")
+            self._body = form.line(_error(stopping))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_LINE):
-                    if not begun:
+                    if not self._begun:
                         await send(form.start)
-                    await send({"type": "http.response.body", "body": body, "more_body": False})
+                    await self._flush(send, more=False)
             return
         except Exception:
             logger.exception("a stream of results failed")
-            body = form.line(_error(FairleadError("internal error: see the gateway's log")))
-        if not begun:
-            if len(body) > SHORT:
-                await asyncio.sleep(opens - clock())
+            self._body = form.line(_error(FairleadError("internal error: see the gateway's log")))
+        if not self._begun:
+            if len(self._body) > SHORT:
+                await self._opening_over()
             await send(form.start)
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        await self._flush(send, more=False)
+
+    async def _send_pages(self, send: Send) -> bool:
+        """Send the pages; return whether the caller is still there.
+
+        The last lines stay in `_body`, because they go out together with the end of the response, in one write.
+        """
+        form, request_trace = self._form, self._request_trace
+        async with aclosing(self._pages) as pages:
+            async for page in pages:
+                if request_trace is not None and page.results:
+                    request_trace.first_results()
+                self._body += b"".join([form.line(_line(result), result.offset) for result in page.results])
+                if page.ended is not None:
+                    self._body += b"".join([form.line({"end": end_of(page.ended, t)}) for t in page.ended.targets])
+                    if request_trace is not None:
+                        request_trace.end(failed=any(t.state in FAILED_STATES for t in page.ended.targets))
+                    break
+                if page.more is not None:
+                    self._body += form.line({"more": page.more})
+                    if request_trace is not None:
+                        request_trace.end(failed=False)  # this answer, not the command
+                    break
+                if not self._begun:
+                    if len(self._body) > SHORT:
+                        await self._opening_over()
+                    elif page.results and asyncio.get_running_loop().time() < self._opens:
+                        continue
+                    self._begun = True
+                    await send(form.start)
+                elif not self._body:
+                    if await self._request.is_disconnected():
+                        return False
+                    self._body = form.keep_alive
+                await self._flush(send)
+        return True
+
+    async def _opening_over(self) -> None:
+        """Wait until the answer may begin."""
+        await asyncio.sleep(self._opens - asyncio.get_running_loop().time())
+
+    async def _flush(self, send: Send, *, more: bool = True) -> None:
+        body, self._body = self._body, b""
+        await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _error(error: FairleadError) -> dict[str, object]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -20,7 +19,9 @@ from uvicorn.protocols.utils import is_ssl
 
 from fairlead.carrier.http_server.admission import AUTHENTICATED
 from fairlead.carrier.http_server.client_address import address_key, ends_of
-from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head
+from fairlead.carrier.http_server.request_buffer import RequestBuffer
+from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head, offered_protocol
+from fairlead.carrier.http_server.response import refusal
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 
 if TYPE_CHECKING:
@@ -28,14 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fairlead.carrier")
 
-MAX_REQUEST_HEAD: Final = 64 << 10
-"""The most bytes of a request line and its headers. Ingresses allow 8 to 32 KiB; uvicorn's parser has no limit."""
 MAX_DISCARDED: Final = 1 << 20
 """Bytes of a body that are read and discarded after the request has been answered, so that the answer is not lost in a
 reset. A longer rest ends the connection."""
-MAX_EMPTY_LINES: Final = 2
-"""The most empty lines before a request. RFC 9112 §2.2 asks servers to ignore at least one; without a limit, a flood of
-them would be read forever."""
 MAX_CODED: Final = 16 << 10
 """Bytes of a chunked body that are parsed before its request has shown a valid token. The parser makes a call for each
 chunk, however small, and keeps a trailer of any length, so a read full of either would block the event loop."""
@@ -70,12 +66,9 @@ class HttpConnection(HttpToolsProtocol):
         self.server, self.client = ends_of(transport)
         self.scheme = "https" if is_ssl(transport) else "http"
         config = self.config
-        self._received = b""
-        """Received data. The part from `_at` on has not been fed to the parser."""
-        self._at = 0
+        self._buffer = RequestBuffer()
         self._ahead = 0
-        """The size of `_received` that was last reported to the admission."""
-        self._scanned = 0
+        """The size of the buffer that was last reported to the admission."""
         self._in_body = False
         """True if the head of a request was fed, but not all of its body."""
         self._left: int | None = None
@@ -101,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
         config = self.config
         config.admission.discard(self.transport)
         self._forget_waits()
-        self._keep(b"")
+        self._clear()
         super().connection_lost(exc)
         self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
 
@@ -112,10 +105,7 @@ class HttpConnection(HttpToolsProtocol):
             self._discard(len(data))
             return
         self._unset_keepalive_if_required()
-        if self._received:
-            data = self._received[self._at :] + data
-        self._received = data
-        self._at = 0
+        self._buffer.append(data)
         self._digest()
 
     @property
@@ -136,67 +126,55 @@ class HttpConnection(HttpToolsProtocol):
 
     def _digest(self) -> None:
         """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
-        while self._at < len(self._received):
+        buffer = self._buffer
+        while len(buffer):
             if self._waits:
                 self._hold()
                 return
             if self._in_body:
-                end = len(self._received)
-                if self._left is not None:
-                    end = min(end, self._at + self._left)
-                    self._left -= end - self._at
-                elif self._unproven:
-                    end = min(end, self._at + MAX_CODED - self._coded)
-                    self._coded += end - self._at
-                piece = self._received[self._at : end]
-            elif (head := self._next_head()) is None:
+                piece = buffer.take(self._count_body(len(buffer)))
+            elif (head := self._take_head()) is None:
                 break
             else:
                 piece = head
                 self._complete = False
-            self._at += len(piece)
             if not self._feed(piece):
                 return
         else:
-            self._keep(b"")
+            self._clear()
         if self.transport.is_closing():
             return
         if self.flow.waiting:
             self.flow.waiting = False
             if not self._in_body:  # a body is read when the application asks for it
                 self.flow.resume_reading()
-        if not self._received and not self._answering and not self._in_body:
+        if not len(buffer) and not self._answering and not self._in_body:
             self._arm_keepalive()
 
-    def _next_head(self) -> bytes | None:
-        """Return a whole head, from the request line to the empty line that ends it, or None until it has arrived."""
-        received = self._received
-        for _ in range(MAX_EMPTY_LINES):
-            if received[self._at : self._at + 2] != b"\r\n":
-                break
-            self._at += 2
-            self._scanned = 0
-        rest = len(received) - self._at
-        if rest == 0 or (rest == 1 and received[-1] == 13):
-            self._keep(received[self._at :])
-            return None
-        end = received.find(b"\r\n\r\n", self._at + self._scanned)
-        length = (len(received) if end < 0 else end + 4) - self._at
-        if length > MAX_REQUEST_HEAD:
-            self._refuse(431, f"The head of a request is at most {MAX_REQUEST_HEAD} bytes long.")
-        elif not 65 <= received[self._at] <= 90:
-            self._refuse(400, "This is no HTTP request: a method is written in capital letters.")
-        elif end >= 0:
-            self._scanned = 0
-            return received if length == len(received) else received[self._at : end + 4]
-        elif received.find(b"\n\n", self._at) >= 0 or received.find(b"\n\r\n", self._at) == self._at:
-            self._refuse(400, "The lines of a request end in CR LF.")
+    def _count_body(self, available: int) -> int:
+        """Return how many of the `available` bytes of the body may be fed now, and count them."""
+        if self._left is not None:
+            count = min(available, self._left)
+            self._left -= count
+        elif self._unproven:
+            count = min(available, MAX_CODED - self._coded)
+            self._coded += count
         else:
-            self._keep(received[self._at :])
-            self._scanned = max(length - 3, 0)
-            if self not in self.config.requests:
+            count = available
+        return count
+
+    def _take_head(self) -> bytes | None:
+        """Take the head of a request from the buffer. Returns None if it is not complete, or if it was refused."""
+        try:
+            head = self._buffer.take_head()
+        except RequestRefused as refused:
+            self._refuse(refused)
+            return None
+        if head is None:
+            self._count_ahead()
+            if len(self._buffer) and self not in self.config.requests:
                 self.config.requests.add(self, HttpConnection._abort)
-        return None
+        return head
 
     def _feed(self, piece: bytes) -> bool:
         """Feed `piece` to the parser. Returns False if the connection takes no further request."""
@@ -212,9 +190,9 @@ class HttpConnection(HttpToolsProtocol):
             if isinstance(cause, SecondRequest):
                 self._overrun()
             elif isinstance(cause, RequestRefused):
-                self._refuse(cause.status, str(cause))
+                self._refuse(cause)
             else:
-                self._refuse(400, "Invalid HTTP request received.")
+                self._refuse(RequestRefused(400, "Invalid HTTP request received."))
             return False
         return True
 
@@ -222,16 +200,15 @@ class HttpConnection(HttpToolsProtocol):
         """Keep the received data until its turn, and stop reading until then."""
         self.flow.waiting = True
         self.flow.pause_reading()
-        self._count()
+        self._count_ahead()
 
-    def _keep(self, data: bytes) -> None:
-        self._received = data
-        self._at = 0
-        self._count()
+    def _clear(self) -> None:
+        self._buffer.clear()
+        self._count_ahead()
 
-    def _count(self) -> None:
-        if len(self._received) != self._ahead:
-            self._ahead = len(self._received)
+    def _count_ahead(self) -> None:
+        if self._buffer.size != self._ahead:
+            self._ahead = self._buffer.size
             self.config.admission.hold(self.transport, self._ahead)
 
     def _arm_keepalive(self) -> None:
@@ -330,7 +307,7 @@ class HttpConnection(HttpToolsProtocol):
             if self._unproven:
                 self._drain()
             self.flow.resume_reading()
-        elif not self._received:
+        elif not len(self._buffer):
             self.flow.resume_reading()
             self._arm_keepalive()
         elif config.admission.pace and self.transport in config.admission:
@@ -343,7 +320,7 @@ class HttpConnection(HttpToolsProtocol):
         so that the peer knows.
         """
         self._draining = True
-        self._keep(b"")
+        self._clear()
         self.flow.waiting = False
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -356,8 +333,8 @@ class HttpConnection(HttpToolsProtocol):
             self._digest()
 
     def handle_websocket_upgrade(self) -> None:
-        early = self._received[self._at :]
-        self._keep(b"")
+        early = self._buffer.take(len(self._buffer))
+        self._clear()
         self._forget_waits()
         self.flow.waiting = False  # it is true if this request was sent ahead of the answer to another
         self.flow.resume_reading()
@@ -371,27 +348,22 @@ class HttpConnection(HttpToolsProtocol):
         # This object and its parser refer to each other; connection_lost, which would end that, is never called.
         self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
 
-    def _refuse(self, status: int, text: str) -> None:
+    def _refuse(self, refused: RequestRefused) -> None:
         """Answer in place of the application, unless it has begun its response, and close the connection."""
         self._forget_waits()
-        self._keep(b"")
+        self._clear()
         if self._answering and self.cycle.response_started:
             self.transport.abort()
             return
         if self._answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        body = text.encode() + b"\n"
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self.transport.write(refusal(refused.status, str(refused)))
         self.transport.close()
 
     def _overrun(self) -> None:
         """Discard the data that follows a chunked body. Closing tells its sender that it is lost (RFC 9112 §9.3.2)."""
-        self._keep(b"")
+        self._clear()
         self.flow.pause_reading()
         if self._answering:
             self.cycle.keep_alive = False
@@ -419,12 +391,4 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _get_upgrade(self) -> bytes | None:
-        """Return the offered protocol. All `Connection` headers count (RFC 9110 §5.3), not only the last one."""
-        connection: set[bytes] = set()
-        upgrade: Any = None
-        for name, value in self.headers:
-            if name == b"connection":
-                connection.update(token.strip() for token in value.lower().split(b","))
-            elif name == b"upgrade":
-                upgrade = value.lower()
-        return upgrade if b"upgrade" in connection else None
+        return offered_protocol(self.headers)

@@ -8,7 +8,7 @@ smuggled past the proxy.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 MAX_HEADERS: Final = 100
@@ -54,6 +54,20 @@ def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgra
             raise RequestRefused(400, "An upgrade needs HTTP/1.1.")
         if coded or single.get(b"content-length", b"0") != b"0":
             raise RequestRefused(400, "A request for a WebSocket has no body.")
+
+
+def offered_protocol(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the protocol that a request offers to upgrade to. All `Connection` headers count (RFC 9110 §5.3), not only
+    the last one.
+    """
+    connection: set[bytes] = set()
+    upgrade = None
+    for name, value in headers:
+        if name == b"connection":
+            connection.update(token.strip() for token in value.lower().split(b","))
+        elif name == b"upgrade":
+            upgrade = value.lower()
+    return upgrade if b"upgrade" in connection else None
 
 
 def _check_absolute(target: bytes, host: bytes | None) -> None:

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
-from collections.abc import Iterable
 from enum import Enum
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
 
@@ -27,10 +24,11 @@ from uvicorn.protocols.utils import (
 from fairlead.carrier.attach import EXTENSION, LISTENER
 from fairlead.carrier.connection import ServerConnection
 from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
 from fairlead.carrier.listener import Listener
-from fairlead.wire import handshake
+from fairlead.wire.websocket import handshake
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
@@ -41,11 +39,6 @@ access_logger = logging.getLogger("uvicorn.access")
 
 MAX_EARLY: Final = 64 << 10
 """Bytes that are read before the application has answered. A client must wait for the answer, so any limit is fine."""
-
-_ILLEGAL_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
-
-Headers = Iterable[tuple[bytes, bytes]]
 
 
 class UpgradeState(Enum):
@@ -218,7 +211,7 @@ class WebSocketUpgrade(asyncio.Protocol):
             self._respond(403)
         elif self._state is UpgradeState.CONNECTING and kind == "websocket.http.response.start":
             self._state = UpgradeState.REFUSING
-            self._denial = (message["status"], _checked(message.get("headers") or ()), [])
+            self._denial = (message["status"], response.checked(message.get("headers") or ()), [])
         elif self._state is UpgradeState.REFUSING and kind == "websocket.http.response.body":
             status, headers, body = self._denial
             body.append(message.get("body", b""))
@@ -232,19 +225,8 @@ class WebSocketUpgrade(asyncio.Protocol):
     def _accept(self, message: dict[str, Any]) -> None:
         transport, context = self._transport, self._config.context
         listener: Listener | None = message.get(LISTENER)
-        lines = [
-            b"HTTP/1.1 101 Switching Protocols",
-            b"upgrade: websocket",
-            b"connection: Upgrade",
-            b"sec-websocket-accept: " + handshake.accept_key(self._key),
-        ]
-        if subprotocol := message.get("subprotocol"):
-            lines.append(b"sec-websocket-protocol: " + subprotocol.encode("ascii"))
-        if self._deflate is not None:
-            lines.append(b"sec-websocket-extensions: " + self._deflate.encode())
-        headers = _checked(message.get("headers") or ())
-        lines += [name + b": " + value for name, value in (*self._server.default_headers, *headers)]
-        transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        headers = (*self._server.default_headers, *response.checked(message.get("headers") or ()))
+        transport.write(response.switching_protocols(self._key, message.get("subprotocol"), self._deflate, headers))
         self._log(101)
         self._config.admission.discard(transport)
         self._connections.discard(self)
@@ -262,23 +244,10 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._early = b""
         self._wake_up()
 
-    def _respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
+    def _respond(self, status: int, headers: response.Headers = (), body: bytes = b"") -> None:
         self._log(status)
         self._state = UpgradeState.ENDED
-        lines = [b"HTTP/1.1 %d %s" % (status, _PHRASES.get(status, b""))]
-        # RFC 9110 §15.5.22: a 426 names the protocol to upgrade to, and Upgrade is announced in Connection.
-        if status == 426:
-            lines += [b"upgrade: websocket", b"connection: upgrade, close"]
-        else:
-            lines.append(b"connection: close")
-        lines.append(b"content-length: %d" % len(body))
-        own_headers = {b"connection", b"content-length", b"transfer-encoding"} | (
-            {b"upgrade"} if status == 426 else set()
-        )
-        for name, value in (*self._server.default_headers, *headers):
-            if name.lower() not in own_headers:
-                lines.append(name + b": " + value)
-        self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        self._transport.write(response.denial(status, (*self._server.default_headers, *headers), body))
         self._transport.close()
         self._wake_up()
 
@@ -291,11 +260,3 @@ class WebSocketUpgrade(asyncio.Protocol):
             scope = cast(Any, self._scope)  # uvicorn types it as a TypedDict of its own
             path = get_path_with_query_string(scope)
             access_logger.info('%s - "%s %s HTTP/%s" %d', get_client_addr(scope), "WebSocket", path, "1.1", status)
-
-
-def _checked(headers: Headers) -> list[tuple[bytes, bytes]]:
-    checked = list(headers)
-    for name, value in checked:
-        if _ILLEGAL_VALUE.search(name) or _ILLEGAL_VALUE.search(value):
-            raise RuntimeError(f"control character in the response header {name!r}")
-    return checked

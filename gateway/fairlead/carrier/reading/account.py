@@ -1,4 +1,5 @@
-"""`ReadAccount`, which holds the read budgets of one connection, and the interfaces that its connection must have.
+"""`ReadAccount`, the token buckets of one connection, `ReadBudget`, which fills them, and the interfaces that the
+connection must have.
 
 The read scheduler keeps one account for each connection that was read often or much recently, and none for the others.
 This module decides nothing: it holds what `scheduler` and `message_memory` count.
@@ -6,9 +7,17 @@ This module decides nothing: it holds what `scheduler` and `message_memory` coun
 
 from __future__ import annotations
 
-from typing import Protocol, TypeGuard
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeGuard
 
 from fairlead.carrier.listener import Connection, Listener, MeteredListener
+
+CREDIT: Final = 10.0
+"""The depth of the buckets for messages and events: so many seconds' worth may arrive at once after a pause."""
+BYTES_CREDIT: Final = 2.0
+"""The depth of the bucket for bytes, in seconds like `CREDIT`."""
+FRAGMENT: Final = 1024
+"""A frame of at least this many bytes counts by its bytes alone, so that a message may be sent in fragments."""
 
 
 class PausableConnection(Connection, Protocol):
@@ -71,6 +80,23 @@ def is_ripe(connection: PausableConnection) -> TypeGuard[FramedReader]:
     return connection.ripe
 
 
+@dataclass(frozen=True, slots=True)
+class ReadBudget:
+    """The limits that the read scheduler enforces.
+
+    For each link and second: `messages` that the peer was not asked for, `events` and `bytes`. For all links together:
+    `incomplete`, the bytes of incomplete messages.
+    """
+
+    messages: float = 500.0
+    events: float = 100.0
+    bytes: float = 32 << 20
+    incomplete: int = 32 << 20
+
+
+DEFAULT_BUDGET: Final = ReadBudget()
+
+
 class ReadAccount:
     """The token buckets and the scheduling state of one connection. `messages`, `events` and `bytes` are what may still
     be read from the connection. It has to wait while one of them is below 0.
@@ -81,19 +107,12 @@ class ReadAccount:
         "silent", "since", "strained", "used",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        connection: PausableConnection,
-        metered: MeteredListener | None,
-        messages: float,
-        events: float,
-        octets: float,
-    ) -> None:
+    def __init__(self, connection: PausableConnection, metered: MeteredListener | None, budget: ReadBudget) -> None:
         self.connection = connection
         self.metered = metered
-        self.messages = messages
-        self.events = events
-        self.bytes = octets
+        self.messages = budget.messages * CREDIT
+        self.events = budget.events * CREDIT
+        self.bytes = budget.bytes * BYTES_CREDIT
         self.used = 0.0
         """Seconds spent reading this connection, halved with every tick."""
         self.strained = 0.0
@@ -115,3 +134,21 @@ class ReadAccount:
     @property
     def overdrawn(self) -> bool:
         return self.messages < 0 or self.events < 0 or self.bytes < 0
+
+    def count(self, frames: int, size: int) -> None:
+        """Count what was read: `frames`, which the peer was not asked for, and `size` bytes."""
+        self.messages -= max(0, frames - size // FRAGMENT)
+        self.bytes -= size
+
+    def refill(self, budget: ReadBudget, seconds: float) -> None:
+        """Add what `budget` allows for so many seconds."""
+        self.messages = min(self.messages + budget.messages * seconds, budget.messages * CREDIT)
+        self.events = min(self.events + budget.events * seconds, budget.events * CREDIT)
+        self.bytes = min(self.bytes + budget.bytes * seconds, budget.bytes * BYTES_CREDIT)
+
+    def is_full(self, budget: ReadBudget) -> bool:
+        return (
+            self.messages >= budget.messages * CREDIT
+            and self.events >= budget.events * CREDIT
+            and self.bytes >= budget.bytes * BYTES_CREDIT
+        )

@@ -25,11 +25,17 @@ import heapq
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from fairlead.carrier.listener import MeteredListener
-from fairlead.carrier.reading.account import FramedReader, PausableConnection, ReadAccount, is_ripe
+from fairlead.carrier.reading.account import (
+    DEFAULT_BUDGET,
+    FramedReader,
+    PausableConnection,
+    ReadAccount,
+    ReadBudget,
+    is_ripe,
+)
 from fairlead.carrier.reading.message_memory import MessageMemory
 
 SLICE: Final = 64
@@ -50,12 +56,6 @@ RECEIVING: Final = 0.5e-9
 has passed before the data arrives here. Measured on loopback: 0.4 ns."""
 TICK: Final = 0.25
 """Seconds between two refills of the token buckets."""
-CREDIT: Final = 10.0
-"""The depth of the buckets for messages and events: so many seconds' worth may arrive at once after a pause."""
-BYTES_CREDIT: Final = 2.0
-"""The depth of the bucket for bytes, in seconds like `CREDIT`."""
-FRAGMENT: Final = 1024
-"""A frame of at least this many bytes counts by its bytes alone, so that a message may be sent in fragments."""
 STRAIN_LIMIT: Final = 30.0
 """Seconds for which a peer may stay at its limit for messages before its connection is closed."""
 STALE: Final = 10.0
@@ -64,26 +64,12 @@ CUTS: Final = 8
 """The most messages that one tick gives up. Each closes a link; all of them together take a millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBudget:
-    """The limits that the read scheduler enforces.
-
-    For each link and second: `messages` that the peer was not asked for, `events` and `bytes`. For all links together:
-    `incomplete`, the bytes of incomplete messages.
-    """
-
-    messages: float = 500.0
-    events: float = 100.0
-    bytes: float = 32 << 20
-    incomplete: int = 32 << 20
-
-
 class ReadScheduler:
     """Decides which connections are read now and which are held. `held` counts how often a connection was held, and
     `cut` counts the connections that the scheduler closed.
     """
 
-    def __init__(self, budget: ReadBudget = ReadBudget(), clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, budget: ReadBudget = DEFAULT_BUDGET, clock: Callable[[], float] = time.perf_counter) -> None:
         self.budget = budget
         self.held = 0
         self.cut = 0
@@ -140,7 +126,7 @@ class ReadScheduler:
     def took(self, connection: PausableConnection, frames: int, size: int) -> None:
         """Count `frames`, which the peer was not asked for, and `size` bytes. Both have been read already."""
         account = self._account(connection)
-        self._count(account, frames, size)
+        account.count(frames, size)
         if account.overdrawn:
             self._hold(account)
 
@@ -179,10 +165,7 @@ class ReadScheduler:
         if account is None:
             listener = connection.listener
             metered = listener if isinstance(listener, MeteredListener) else None
-            budget = self.budget
-            account = self._accounts[connection] = ReadAccount(
-                connection, metered, budget.messages * CREDIT, budget.events * CREDIT, budget.bytes * BYTES_CREDIT
-            )
+            account = self._accounts[connection] = ReadAccount(connection, metered, self.budget)
             if self._timer is None:
                 self._ticked = self._clock()
                 self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
@@ -198,7 +181,7 @@ class ReadScheduler:
         account.reading = False
         asked = 0 if metered is None else metered.asked - asked
         self._pay(account, self._clock() - now, now)
-        self._count(account, frames - asked, unparsed - connection.unparsed)
+        account.count(frames - asked, unparsed - connection.unparsed)
         self._message_memory.note(account, now, frames)
         if account.held:
             self._enqueue(account)
@@ -209,11 +192,6 @@ class ReadScheduler:
     def _pay(self, account: ReadAccount, took: float, now: float) -> None:
         self._paid = max(self._paid, now - LEEWAY) + took / SHARE
         account.used += took
-
-    @staticmethod
-    def _count(account: ReadAccount, frames: int, size: int) -> None:
-        account.messages -= max(0, frames - size // FRAGMENT)
-        account.bytes -= size
 
     def _hold(self, account: ReadAccount) -> None:
         if account.held:
@@ -276,27 +254,17 @@ class ReadScheduler:
         for account in tuple(self._accounts.values()):
             account.used /= 2
             account.strained = account.strained + min(passed, 2 * TICK) if account.messages < SLICE else 0.0
-            account.messages = min(account.messages + budget.messages * passed, budget.messages * CREDIT)
-            account.events = min(account.events + budget.events * passed, budget.events * CREDIT)
-            account.bytes = min(account.bytes + budget.bytes * passed, budget.bytes * BYTES_CREDIT)
+            account.refill(budget, passed)
             if account.strained >= STRAIN_LIMIT and not account.connection.closing:
                 self._cut(account, f"more than {budget.messages:g} messages a second for {STRAIN_LIMIT:g} s")
             elif account.held:
                 self._enqueue(account)
-            elif not account.kept and account.used < MODEST / 64 and self._full(account):
+            elif not account.kept and account.used < MODEST / 64 and account.is_full(budget):
                 self.forget(account.connection)
         if len(self._message_memory):
             self._free_memory(now)
             self._admit()
         self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if self._accounts else None
-
-    def _full(self, account: ReadAccount) -> bool:
-        budget = self.budget
-        return (
-            account.messages >= budget.messages * CREDIT
-            and account.events >= budget.events * CREDIT
-            and account.bytes >= budget.bytes * BYTES_CREDIT
-        )
 
     def _free_memory(self, now: float) -> None:
         """Give up incomplete messages for whose memory others have waited too long, the oldest first and a few at a

@@ -17,9 +17,9 @@ from fairlead.cli.doctor.idle_check import IdleLink, check_idle
 from fairlead.cli.doctor.plain_http import get, read_answer
 from fairlead.cli.link_options import endpoint
 from fairlead.errors import ConnectionRefused
-from fairlead.wire import handshake
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye
+from fairlead.wire.websocket import handshake
 
 PROXY_ADVICE = (
     "it must forward Upgrade and Connection (nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "

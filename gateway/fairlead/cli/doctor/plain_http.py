@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fairlead.cli.doctor.checks import STEP_TIMEOUT
 from fairlead.errors import ConnectionRefused
-from fairlead.wire.handshake import Response, parse_response
+from fairlead.wire.websocket.handshake import Response, parse_response
 
 if TYPE_CHECKING:
     from fairlead.cli.doctor.endpoint_checks import EndpointChecks

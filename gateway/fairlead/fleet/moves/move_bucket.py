@@ -43,8 +43,8 @@ class MoveBucket:
         return Grant(integer(granted), float(text(rate)), integer(wait) / 1000)
 
     async def set_rate(self, rate: float, most: float, now: int) -> None:
-        """The operator allows `rate` moves a second for the next half minute, and never more than `most`. `now`: Redis
-        TIME in ms."""
+        """Allow `rate` moves a second for the next half minute, and never more than `most`. The operator calls it.
+        `now`: Redis TIME in ms."""
         until = now + schema.MOVE_RATE_VALID_MS
         await self._store.submit(
             "HSET", self._key, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,

@@ -91,6 +91,8 @@ class LinkHandler:
         self._telemetry.link_closed(session, seconds, code, reason)
         if session.gen:
             self._hub.remove(session)
+            if code == CloseCode.GOING_AWAY:
+                self._hub.left += 1
             self._lease_releaser.add(session, code, reason)
 
 

@@ -24,7 +24,7 @@ from fairlead.store.backlog import Priority
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import CANCELLED, Cancel, Cmd
+from fairlead.wire.messages import CANCELLED, DEADLINE, Cancel, Cmd
 
 logger = logging.getLogger(__name__)
 
@@ -153,8 +153,8 @@ class CommandDelivery:
         wait behind output that nobody reads any more."""
         over = why != CANCELLED
         credit = session.dismiss_stream(command) if over else session.link.released(command)
-        if over:
-            session.stop_timing(command)
+        if over and session.stop_timing(command) is not None and why == DEADLINE:
+            self._telemetry.deadline_passed()
         session.send(Cancel(id=command, why=why))
         if credit is not None:
             session.send(credit)

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
+from fairlead.routing.membership.memory_share import memory_share
+from fairlead.routing.membership.traffic_counter import TrafficCounter
+from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
 
@@ -46,12 +49,12 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
-        """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
+    def __init__(self, settings: Settings, hub: Hub, traffic: TrafficCounter, loop_lag: LoopLag) -> None:
         self._hub = hub
+        self._traffic = traffic
         self._loop_lag = loop_lag
-        self._capacity = capacity
-        self._accept_rate = accept_rate
+        self._capacity = settings.capacity
+        self._accept_rate = settings.accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
@@ -59,30 +62,38 @@ class LoadReport:
     def fields(self) -> dict[str, str | int | float]:
         """The fields of the node's row."""
         hub = self._hub
+        if self._idle is None:  # a node that has just started has no work yet, but has used its CPU to start
+            self._idle = IdleShare()
+            idle = 1.0
+        else:
+            idle = self._idle.measure()
         return {
             "state": "draining" if hub.draining else "serving",
             "links": hub.links,
             "capacity": self._capacity,
             "accepted": hub.accepted,
             "refused": hub.refused,
+            "rejected": hub.rejected,
             "lag_ms": round(self._loop_lag.last * 1000, 3),
             "in_flight": hub.totals.streams,
             "moved": hub.moved,
-            "spare_accept_rate": self._spare(),
+            "left": hub.left,
+            "spare_accept_rate": self._spare(idle),
+            "cpu": round(1 - idle, 2),
+            "memory": round(memory_share(), 2),
             "version": __version__,
+            **self._traffic.fields(),
         }
 
-    def _spare(self) -> float:
+    def _spare(self, idle: float) -> float:
         """The links a second that this node could accept besides its work since the last report."""
         now, accepted = time.monotonic(), self._hub.accepted
-        if self._idle is None:  # a node that has just started has no work yet, but has used its CPU to start
-            self._idle = IdleShare()
-            idle, accepting = 1.0, 0.0
-        else:
-            # In tenths: a status that shows the sum should not change with every pass.
-            idle = round(self._idle.measure(), 1)
-            accepting = (accepted - self._accepted) / max(now - self._measured_at, 0.001)
+        first = self._measured_at == 0.0
+        accepting = 0.0 if first else (accepted - self._accepted) / max(now - self._measured_at, 0.001)
         self._accepted, self._measured_at = accepted, now
         if self._hub.draining:
             return 0.0
-        return round(spare_accept_rate(self._accept_rate, idle, accepting, self._hub.links, self._capacity), 3)
+        # In tenths: a status that shows the sum of these rates should not change with every pass.
+        return round(
+            spare_accept_rate(self._accept_rate, round(idle, 1), accepting, self._hub.links, self._capacity), 3
+        )

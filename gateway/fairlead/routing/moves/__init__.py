@@ -1,2 +1,3 @@
 """Moves: agents that change their node because Fairlead wants it. `move_budget` says when one may go, `drain` moves all
-agents of a node that stops, `move_queue` says who goes first, `rebalancer` moves links that are too many."""
+agents of a node that stops, `move_queue` says who goes first, `rebalancer` moves the links that a node has too many.
+"""

@@ -38,7 +38,7 @@ class NodeDrain:
         """The agents that were told to move and the times of their slots, in the order in which they were told."""
         self._ask_at = 0.0
         self._owed = 0.0
-        """Moves that the time demands and that neither the budget has granted nor were overdrawn."""
+        """Moves that the deadline requires and that have neither been granted by the budget nor overdrawn it yet."""
 
     @property
     def waiting(self) -> int:
@@ -72,7 +72,7 @@ class NodeDrain:
         """Tell as many agents to move as the budget grants now."""
         budget, loop = self.budget, asyncio.get_running_loop()
         await budget.refresh()
-        # A node that is alone waits for no command: the sooner it is back, the sooner its agents are.
+        # A node that is alone does not wait for commands: the sooner it is back, the sooner its agents are.
         sessions = self._queue.take(budget.batch, busy_too=final or budget.alone)
         if not sessions:
             self._ask_at = loop.time() + BATCH_SECONDS
@@ -108,5 +108,5 @@ class NodeDrain:
 
 
 def _seconds_of(grant: Grant) -> float:
-    """How long the node can wait before it asks again: a step before the last of the granted moves has gone."""
+    """How long the node can wait before it asks again: until one step before the last granted move is due."""
     return max(STEP, grant.delay + grant.moves / grant.rate - 2 * STEP) if grant.moves else grant.delay

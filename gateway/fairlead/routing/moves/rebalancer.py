@@ -29,7 +29,7 @@ from fairlead.wire.messages import LEAVE_GRACE
 logger = logging.getLogger(__name__)
 
 STEP = 0.25
-"""Seconds between two batches of moves: what a batch of the budget is asked for."""
+"""Seconds between two batches of moves, the time for which a batch of the budget is asked for."""
 
 
 class Rebalancer:
@@ -74,7 +74,7 @@ class Rebalancer:
             self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
 
     async def _move_some(self) -> float:
-        """Tell as many agents to move as are too many here, and the budget grants. Returns seconds to wait."""
+        """Tell agents to move, as many as are above the target and the budget grants. Returns the seconds to wait."""
         if self._target is None or self._hub.draining:
             return 0.0
         surplus = self._hub.links - sum(session.open for _, session in self._leaving) - self._target

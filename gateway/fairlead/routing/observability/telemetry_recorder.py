@@ -10,6 +10,7 @@ import logging
 
 from fairlead.hub.session import Session
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.membership.traffic_counter import TrafficCounter
 from fairlead.telemetry import spans
 from fairlead.telemetry.command_timing import CommandOrigin, CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import quantile
@@ -29,6 +30,7 @@ class TelemetryRecorder:
     def __init__(self, tracing: Tracing, metrics: Metrics, membership: Membership) -> None:
         self.tracing = tracing
         self.message_counters = metrics.message_counters
+        self.traffic = TrafficCounter()
         self._metrics = metrics
         self._membership = membership
         self._log_aggregator = LogAggregator(logger)
@@ -87,6 +89,7 @@ class TelemetryRecorder:
         begin, tracing = wall_ns(), self.tracing
         by = "gateway" if session.closed_by_gateway else "agent"
         self._count_close(code, by)
+        self.traffic.lost += not was_orderly(code)
         if session.welcomed_at:
             self._metrics.lived.observe(seconds)
         if session.agent:
@@ -154,6 +157,7 @@ class TelemetryRecorder:
         failed = state in FAILED_STATES
         stages = timing.stages()
         session.add_to_tally(stages, failed)
+        self.traffic.add_command(failed, stages)
         for child, seconds in zip(self._metrics.stages, stages, strict=True):
             if seconds is not None:
                 child.observe(seconds)
@@ -166,6 +170,10 @@ class TelemetryRecorder:
             self.tracing.put(
                 spans.delivery_spans(kept, command, session.agent, session.sid, timing, timing.stored, error)
             )  # fmt: skip
+
+    def deadline_passed(self) -> None:
+        """A command of one of this node's agents did not end before its deadline."""
+        self.traffic.add_command(failed=True)
 
     def command_completed(
         self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str

@@ -87,6 +87,7 @@ def _times(history: History) -> Iterator[float]:
     yield from (report.at for report in links.reports)
     yield from (at for _, at in history.starts.starting)
     yield links.observed_at
+    yield history.signals.observed_at or 0.0
     if rebalance.run is not None:
         yield from (rebalance.run.began, rebalance.run.round_began)
     if rebalance.ended is not None:

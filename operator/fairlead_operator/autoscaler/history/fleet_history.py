@@ -10,7 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from fairlead_operator.autoscaler.history.link_history import REMEMBERED, LinkHistory, TimedMaxima, add_maximum
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceHistory
+from fairlead_operator.autoscaler.history.signal_history import SignalHistory
 from fairlead_operator.autoscaler.history.start_history import StartHistory
+from fairlead_operator.autoscaler.history.week_profile import WeekProfile
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 STEP_SECONDS = 60.0
@@ -34,6 +36,8 @@ class History:
     """Time of the last decision to remove a pod."""
     short_of_pods: bool = False
     """Whether the last decision required twice the ready pods."""
+    signals: SignalHistory = field(default_factory=SignalHistory)
+    week: WeekProfile = field(default_factory=WeekProfile)
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
 
     def resume(self, gap: float) -> History:
@@ -50,13 +54,17 @@ class History:
             rebalance=self.rebalance.resume(),
         )
 
-    def observe(self, fleet: FleetObservation, now: float) -> History:
-        """The history after this observation."""
+    def observe(self, fleet: FleetObservation, now: float, *, week: bool = False) -> History:
+        """The history after this observation; `week`: with the profile of the week, which is forgotten otherwise."""
+        links = self.links.observe(fleet, now)
+        profile = self.week if week else WeekProfile()
         return replace(
             self,
             began=now if self.began is None else self.began,
-            links=self.links.observe(fleet, now),
+            links=links,
+            week=profile if not week or fleet.at is None else profile.observe(links.live, fleet.at),
             starts=self.starts.observe(fleet, now),
+            signals=self.signals.observe(fleet, now),
         )
 
     def want(self, replicas: int, now: float, window: float) -> History:

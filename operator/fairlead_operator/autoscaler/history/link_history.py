@@ -1,7 +1,8 @@
 """The links of a fleet from one observation to the next: how many count, and how fast they grow or are refused. Pure.
 
 Links are counted so that a pod's death, its silence or its drain never looks like a fleet that became smaller: the
-agents that were connected a moment ago are on their way to another pod, and would find it gone.
+agents that were connected a moment ago are about to connect to another pod, which must not have been removed. Agents
+that said goodbye, as they do when they are stopped, are gone at once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 
 REMEMBERED = 120.0
 """Seconds for which lost links still count: a pod restarts within them, and its agents are back."""
+LOST_SECONDS = 600.0
+"""Seconds for which no pod is removed that lost links would need if they came back: a machine, a network or a zone that
+fails is often repaired within them."""
 SMOOTHING = 30.0
 """Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
 
@@ -29,6 +33,7 @@ class PodLinks:
     at: float
     links: int
     refused: int
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class LinkHistory:
     """Refused links per second, smoothed."""
     rejecting_since: float | None = None
     peaks: TimedMaxima = ()
-    """The greatest `live` of the last REMEMBERED seconds."""
+    """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
     """Links of each fresh pod when the first of the pods that are now silent fell silent."""
@@ -52,18 +57,20 @@ class LinkHistory:
     @property
     def links(self) -> int:
         """The links that count: live ones, and lost ones that may still come back."""
-        return self.peaks[0][1] if self.peaks else 0
+        return next((live for at, live in self.peaks if self.observed_at - at < REMEMBERED), 0)
 
     def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
         """The history after this observation; unchanged when Redis could not be read."""
         if not fleet.readable:
             return self
         live, before_silence = self._count(fleet, now)
+        left = self._left(fleet)
+        peaks = ((at, max(0, peak - left)) for at, peak in self.peaks)
         counted = replace(
             self,
             observed_at=now,
             live=live,
-            peaks=add_maximum(self.peaks, now, live, REMEMBERED),
+            peaks=add_maximum(peaks, now, live, LOST_SECONDS),
             before_silence=before_silence,
             reports=self._reports(fleet, now),
         )
@@ -82,8 +89,13 @@ class LinkHistory:
             rejecting_since=None if not refused else self.observed_at if since is None else since,
         )
 
+    def _left(self, fleet: FleetObservation) -> int:
+        """Links whose agents have left on purpose since the last report of their node."""
+        then = {report.pod: report.left for report in self.reports}
+        return sum(max(0, pod.left - then.get(pod.name, pod.left)) for pod in fleet.fresh_pods)
+
     def _reports(self, fleet: FleetObservation, now: float) -> tuple[PodLinks, ...]:
-        fresh = [PodLinks(pod.name, now, pod.links, pod.refused) for pod in fleet.fresh_pods]
+        fresh = [PodLinks(pod.name, now, pod.links, pod.refused, pod.left) for pod in fleet.fresh_pods]
         silent = {pod.name for pod in fleet.pods if not pod.fresh}
         return (*fresh, *(one for one in self.reports if one.pod in silent and now - one.at <= REMEMBERED))
 

@@ -1,11 +1,14 @@
-"""What a scaling rule is: a name, what pods are required for, and how many are required. Pure."""
+"""What a scaling rule is: a name, what pods are required for, and how many are required. A signal besides links has a
+rule of its own kind. Pure."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from fairlead_operator.api.gateway_status import RuleStatus
+from fairlead_operator.api.scaling_signals import ScalingSignals
 from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
@@ -31,3 +34,31 @@ class ScalingRule(ABC):
         pods = self.required_pods(snapshot)
         reason = f"it takes {pod_count(pods)} to {self.purpose.replace('`', '')}"
         return RuleStatus(name=self.name, replicas=pods, reason=reason)
+
+
+class SignalRule(ScalingRule):
+    """Enough pods for a total of the fleet, of which each pod takes what the spec says. It requires none while the spec
+    says nothing."""
+
+    setting: ClassVar[str]
+    """The field of `scaling.signals`."""
+
+    @abstractmethod
+    def total(self, snapshot: Snapshot) -> float:
+        """The total over all pods, in the unit of the target."""
+
+    @abstractmethod
+    def target(self, signals: ScalingSignals) -> float | None:
+        """What each pod takes; None if the spec does not say."""
+
+    def required_pods(self, snapshot: Snapshot) -> int:
+        target = self.target(snapshot.spec.scaling.signals)
+        return 0 if target is None else math.ceil(self.total(snapshot) / target)
+
+    def evaluate(self, snapshot: Snapshot) -> RuleStatus:
+        target = self.target(snapshot.spec.scaling.signals)
+        if target is None:
+            return RuleStatus(name=self.name, replicas=0, reason=f"scaling.signals.{self.setting} is not set")
+        status = super().evaluate(snapshot)
+        reason = f"{status.reason} (the total is {self.total(snapshot):.3g}, and a pod takes {target:g})"
+        return RuleStatus(name=self.name, replicas=status.replicas, reason=reason)

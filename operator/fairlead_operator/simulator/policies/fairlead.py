@@ -25,9 +25,9 @@ class FairleadPolicy(ScalingPolicy):
         self._spec = spec
         self._history = History()
         self.decision: Decision | None = None
-        """The last one."""
+        """The last decision."""
         self.rebalance: RebalancePlan | None = None
-        """That of the same pass."""
+        """The plan of the same pass."""
 
     def order(self, view: FleetView) -> ScaleOrder:
         fleet, now = self._observe(view), float(view.now)

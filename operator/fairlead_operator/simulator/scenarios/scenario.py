@@ -46,5 +46,5 @@ class Scenario:
 
     @property
     def agents(self) -> int:
-        """All agents that there are."""
+        """The number of all agents: the greatest demand."""
         return int(self.demand.max())

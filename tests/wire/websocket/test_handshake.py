@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import ConnectionRefused
-from fairlead.wire import handshake
-from fairlead.wire.handshake import Agreement, Response
+from fairlead.wire.websocket import handshake
+from fairlead.wire.websocket.handshake import Agreement, Response
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 GOOD = {

@@ -17,6 +17,7 @@ from fairlead_operator.api.gateway_status import (
     DecisionReport,
     LinkGatewayStatus,
     RebalanceReport,
+    RemovalStatus,
     ReplicaBounds,
 )
 from fairlead_operator.autoscaler.decision import Action, Decision
@@ -28,7 +29,12 @@ from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_no
 
 
 def gateway_status(
-    decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec, links: int, now: str
+    decision: Decision,
+    fleet: FleetObservation,
+    spec: LinkGatewaySpec,
+    links: int,
+    removal: RemovalStatus,
+    now: str,
 ) -> LinkGatewayStatus:
     """The numbers of the status; phase, selector, time of the last scale and conditions are added to it."""
     inputs = decision.inputs
@@ -39,11 +45,11 @@ def gateway_status(
         links=links,
         utilisation_percent=round(100 * links / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
         skew=skew(fleet),
-        decision=decision_report(decision, spec, now),
+        decision=decision_report(decision, spec, removal, now),
     )
 
 
-def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:
+def decision_report(decision: Decision, spec: LinkGatewaySpec, removal: RemovalStatus, now: str) -> DecisionReport:
     return DecisionReport(
         at=now,
         action=decision.action,
@@ -52,6 +58,7 @@ def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> Deci
         reason=decision.reason,
         limited=decision.limited,
         rules=list(decision.rules),
+        removal=removal,
         bounds=ReplicaBounds(min=spec.replicas.min, max=spec.replicas.max),
         inputs=_rounded(decision.inputs),
     )
@@ -191,7 +198,7 @@ def phase(conditions: Conditions, decision: Decision, plan: RebalancePlan, wante
     if not conditions.is_true("Reconciled"):
         return "Degraded"
     if fleet.rollout:
-        return "RollingOut"
+        return "Canary" if fleet.canary else "RollingOut"
     if decision.action is Action.HOLD:
         return "Holding"
     if decision.inputs.leaving:

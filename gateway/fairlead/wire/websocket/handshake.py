@@ -207,9 +207,9 @@ def accept_deflate(offers: str) -> str | None:
             if key in ("server_no_context_takeover", "client_no_context_takeover") and not value:
                 continue
             if key == "client_max_window_bits" and value in _WINDOW_BITS | {""}:
-                continue  # it may be ignored: `framing.inflate` accepts every window
+                continue  # it may be ignored: `frames.inflate` accepts every window
             if key == "server_max_window_bits" and value in _WINDOW_BITS and int(value) >= 12:
-                answer += "; server_max_window_bits=12"  # what `framing.deflate` uses
+                answer += "; server_max_window_bits=12"  # what `frames.deflate` uses
                 continue
             break
         else:

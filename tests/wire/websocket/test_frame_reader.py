@@ -1,4 +1,4 @@
-"""RFC 6455 framing without a socket: both roles, any chunking, and no input that raises."""
+"""The reader of RFC 6455 frames without a socket: both roles, any chunking, and no input that raises."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.wire import framing
-from fairlead.wire.framing import BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RSV1, TEXT, Framing
+from fairlead.wire.websocket import frames
+from fairlead.wire.websocket.frame_reader import FrameReader
+from fairlead.wire.websocket.frames import BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, RSV1, TEXT
 
 MASK = b"\x37\xfa\x21\x3d"
 
 Heard = tuple[str, object]
 
 
-class ServerReader(Framing):
+class ServerReader(FrameReader):
     """Records what it is told."""
 
     def __init__(self, limit: int = 1 << 20, deflate: bool = False) -> None:
@@ -64,13 +65,13 @@ def test_example_unmasked_text() -> None:
     reader = ClientReader()
     reader.feed(bytes.fromhex("810548656c6c6f"))
     assert reader.heard == [("message", "Hello")]
-    assert framing.encode(FIN | TEXT, b"Hello").hex() == "810548656c6c6f"
+    assert frames.encode(FIN | TEXT, b"Hello").hex() == "810548656c6c6f"
 
 
 def test_example_masked_text() -> None:
     data = bytes.fromhex("818537fa213d7f9f4d5158")
     assert read(data) == [("message", "Hello")]
-    assert framing.encode(FIN | TEXT, b"Hello", MASK) == data
+    assert frames.encode(FIN | TEXT, b"Hello", MASK) == data
 
 
 def test_example_fragmented_text() -> None:
@@ -80,13 +81,13 @@ def test_example_fragmented_text() -> None:
 
 
 def test_example_ping_and_masked_pong() -> None:
-    assert framing.encode(FIN | PING, b"Hello").hex() == "890548656c6c6f"
+    assert frames.encode(FIN | PING, b"Hello").hex() == "890548656c6c6f"
     assert read(bytes.fromhex("8a8537fa213d7f9f4d5158")) == [("pong", b"Hello")]
 
 
 def test_example_lengths() -> None:
-    assert framing.encode(FIN | BINARY, bytes(256))[:4].hex() == "827e0100"
-    assert framing.encode(FIN | BINARY, bytes(65536))[:10].hex() == "827f0000000000010000"
+    assert frames.encode(FIN | BINARY, bytes(256))[:4].hex() == "827e0100"
+    assert frames.encode(FIN | BINARY, bytes(65536))[:10].hex() == "827f0000000000010000"
 
 
 # Round trips.
@@ -110,14 +111,14 @@ def test_any_messages_in_any_fragments_in_any_chunks(
         payload = message.encode() if isinstance(message, str) else message
         first = TEXT if isinstance(message, str) else BINARY
         if deflate and len(payload) > 125:
-            payload, first = framing.deflate(payload), first | RSV1
+            payload, first = frames.deflate(payload), first | RSV1
         edges = sorted({0, len(payload), *(s for s in splits if s < len(payload))})
         parts = [payload[a:b] for a, b in pairwise(edges)] or [b""]
         for number, part in enumerate(parts):
             head = (first if number == 0 else CONTINUATION) | (FIN if number == len(parts) - 1 else 0)
-            wire += framing.encode(head, part, mask)
+            wire += frames.encode(head, part, mask)
             if ping and number < len(parts) - 1:
-                wire += framing.encode(FIN | PING, b"between", mask)
+                wire += frames.encode(FIN | PING, b"between", mask)
                 expected.append(("ping", b"between"))
         expected.append(("message", message))
     reader = (ServerReader if to_server else ClientReader)(deflate=deflate)
@@ -131,7 +132,7 @@ def test_any_messages_in_any_fragments_in_any_chunks(
 @pytest.mark.parametrize("reader", [ServerReader, ClientReader])
 def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[ServerReader]) -> None:
     payload = os.urandom(size)
-    data = framing.encode(FIN | BINARY, payload, MASK if reader.MASKED else b"")
+    data = frames.encode(FIN | BINARY, payload, MASK if reader.MASKED else b"")
     whole, split = reader(), reader()
     whole.feed(data)
     for byte in data[:20]:
@@ -149,13 +150,13 @@ def test_arbitrary_bytes_never_raise_and_a_violation_is_last(data: bytes, deflat
     assert all(kind not in ("violation", "close") for kind in kinds[:-1])
     if kinds and kinds[-1] in ("violation", "close"):
         before = list(reader.heard)
-        reader.feed(framing.encode(FIN | BINARY, b"more", MASK))
+        reader.feed(frames.encode(FIN | BINARY, b"more", MASK))
         assert reader.heard == before
 
 
 @given(payload=st.binary(max_size=300), first=st.sampled_from([0xC1, 0xC2]))
 def test_arbitrary_deflate_never_raises(payload: bytes, first: int) -> None:
-    heard = read(framing.encode(first, payload, MASK), limit=1000, deflate=True)
+    heard = read(frames.encode(first, payload, MASK), limit=1000, deflate=True)
     assert len(heard) == 1
     assert heard[0][0] in ("message", "violation")
 
@@ -164,7 +165,7 @@ def test_arbitrary_deflate_never_raises(payload: bytes, first: int) -> None:
 
 
 def masked(first: int, payload: bytes = b"") -> bytes:
-    return framing.encode(first, payload, MASK)
+    return frames.encode(first, payload, MASK)
 
 
 VIOLATIONS: dict[str, tuple[bytes, int]] = {
@@ -176,7 +177,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
     "fragmented close": (masked(CLOSE, b"\x03\xe8"), 1002),
     "long ping": (masked(FIN | PING, bytes(126)), 1002),
     "long close": (masked(FIN | CLOSE, b"\x03\xe8" + bytes(124)), 1002),
-    "unmasked": (framing.encode(FIN | BINARY, b"abcdef"), 1002),
+    "unmasked": (frames.encode(FIN | BINARY, b"abcdef"), 1002),
     "continuation of nothing": (masked(FIN | CONTINUATION, b"x"), 1002),
     "unfinished continuation of nothing": (masked(CONTINUATION, b"x"), 1002),
     "text inside text": (masked(TEXT, b"a") + masked(FIN | TEXT, b"b"), 1002),
@@ -224,18 +225,18 @@ def test_close_codes_that_may_not_be_sent_are_violations(code: int) -> None:
     "code", [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999]
 )
 def test_close_codes_that_may_be_sent_are_accepted(code: int) -> None:
-    data = masked(FIN | CLOSE, framing.close_payload(code, "why"))
+    data = masked(FIN | CLOSE, frames.close_payload(code, "why"))
     assert read(data + masked(FIN | BINARY, b"after")) == [("close", (code, "why"))]
 
 
 def test_close_may_have_no_code() -> None:
     assert read(masked(FIN | CLOSE)) == [("close", (1005, ""))]
-    assert framing.close_payload(1005) == b""
+    assert frames.close_payload(1005) == b""
 
 
 @given(st.text(max_size=200))
 def test_close_reasons_are_cut_between_characters(reason: str) -> None:
-    payload = framing.close_payload(4000, reason)
+    payload = frames.close_payload(4000, reason)
     assert len(payload) <= 125
     assert reason.startswith(payload[2:].decode())
     assert len(payload) >= min(125 - 3, 2 + len(reason.encode())), "cut no more than a character requires"
@@ -287,13 +288,13 @@ def test_discard_ends_even_the_read_in_progress() -> None:
 
 def test_deflate_round_trip_is_smaller() -> None:
     payload = b"the same words again and again " * 100
-    packed = framing.deflate(payload)
+    packed = frames.deflate(payload)
     assert len(packed) < len(payload) / 10
     assert read(masked(0xC2, packed), deflate=True) == [("message", payload)]
 
 
 def test_rsv1_belongs_to_the_first_fragment() -> None:
-    packed = framing.deflate(b"x" * 500)
+    packed = frames.deflate(b"x" * 500)
     assert read(masked(BINARY | RSV1, packed[:3]) + masked(FIN, packed[3:]), deflate=True) == [("message", b"x" * 500)]
     assert read(masked(BINARY | RSV1, packed[:3]) + masked(FIN | RSV1, packed[3:]), deflate=True) == [
         ("violation", 1002)
@@ -314,7 +315,7 @@ def test_an_inflate_bomb_is_refused_without_being_inflated() -> None:
 
 
 def test_a_message_inflated_to_exactly_the_limit_is_accepted() -> None:
-    packed = framing.deflate(bytes(1000))
+    packed = frames.deflate(bytes(1000))
     assert read(masked(0xC2, packed), limit=1000, deflate=True) == [("message", bytes(1000))]
     assert read(masked(0xC2, packed), limit=999, deflate=True) == [("violation", 1009)]
 
@@ -329,15 +330,15 @@ def test_masking_fallback_equals_the_compiled_one(monkeypatch: pytest.MonkeyPatc
     import sys
 
     monkeypatch.setitem(sys.modules, "websockets.speedups", None)
-    spec = importlib.util.find_spec("fairlead.wire.framing")
+    spec = importlib.util.find_spec("fairlead.wire.websocket.frames")
     assert spec is not None
     assert spec.loader is not None
     plain = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plain)
     for size in (0, 1, 3, 4, 5, 127, 40_001):
         data = os.urandom(size)
-        assert plain.apply_mask(data, MASK) == framing.apply_mask(data, MASK)
-    assert plain.apply_mask is not framing.apply_mask
+        assert plain.apply_mask(data, MASK) == frames.apply_mask(data, MASK)
+    assert plain.apply_mask is not frames.apply_mask
 
 
 def test_pong_constant_is_the_answer_to_ping() -> None:
@@ -357,14 +358,14 @@ def test_pong_constant_is_the_answer_to_ping() -> None:
     st.lists(st.integers(1, 90), min_size=1, max_size=10),
 )
 def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
-    frames: list[tuple[int, bytes]], most: int, cuts: list[int]
+    sent: list[tuple[int, bytes]], most: int, cuts: list[int]
 ) -> None:
     data, count = b"", 0
-    for first, payload in frames:
-        data += framing.encode(first, payload, MASK)
+    for first, payload in sent:
+        data += frames.encode(first, payload, MASK)
         count += 1
         if not first & FIN:
-            data += framing.encode(FIN | CONTINUATION, payload, MASK)
+            data += frames.encode(FIN | CONTINUATION, payload, MASK)
             count += 1
     reader, position, turn, read_frames = ServerReader(), 0, 0, 0
     while position < len(data) or reader.ripe:
@@ -386,9 +387,9 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
 
 def test_kept_bytes_are_counted() -> None:
     reader = ServerReader()
-    assert reader.feed(framing.encode(BINARY, b"x" * 100, MASK)) == 1
+    assert reader.feed(frames.encode(BINARY, b"x" * 100, MASK)) == 1
     assert (reader.kept, reader.unparsed, reader.ripe) == (100, 0, False)
-    assert reader.feed(framing.encode(FIN | CONTINUATION, b"y" * 50, MASK)[:-1]) == 0
+    assert reader.feed(frames.encode(FIN | CONTINUATION, b"y" * 50, MASK)[:-1]) == 0
     assert (reader.kept, reader.unparsed, reader.ripe) == (155, 55, False)
     reader.discard()
     assert (reader.kept, reader.ripe, reader.feed(b"more")) == (0, False, 0)

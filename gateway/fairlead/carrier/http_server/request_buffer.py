@@ -1,0 +1,87 @@
+"""The data that one HTTP connection has received and not fed to the parser yet: it finds the heads of requests.
+
+`http_connection` has one for each connection and feeds the parser at most one request at a time. A head is passed on
+only when it is complete, so the parser, which has no limit, never sees one that is too long.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fairlead.carrier.http_server.request_head import RequestRefused
+
+MAX_REQUEST_HEAD: Final = 64 << 10
+"""The most bytes of a request line and its headers. Ingresses allow 8 to 32 KiB; uvicorn's parser has no limit."""
+MAX_EMPTY_LINES: Final = 2
+"""The most empty lines before a request. RFC 9112 §2.2 asks servers to ignore at least one; without a limit, a flood of
+them would be read forever."""
+
+
+class RequestBuffer:
+    """A buffer whose length is the number of bytes that have not been taken."""
+
+    __slots__ = ("_at", "_data", "_scanned")
+
+    def __init__(self) -> None:
+        self._data = b""
+        self._at = 0
+        """Where the part of `_data` begins that has not been taken."""
+        self._scanned = 0
+        """How much of that part is known to contain no end of a head."""
+
+    def __len__(self) -> int:
+        return len(self._data) - self._at
+
+    @property
+    def size(self) -> int:
+        """The bytes that the buffer occupies, with those that have been taken out of it since the last `append`."""
+        return len(self._data)
+
+    def append(self, data: bytes) -> None:
+        self._data = self._data[self._at :] + data if self._data else data
+        self._at = 0
+
+    def clear(self) -> None:
+        self._data = b""
+        self._at = self._scanned = 0
+
+    def take(self, count: int) -> bytes:
+        """Take the next `count` bytes, or as many as there are."""
+        start, self._at = self._at, min(self._at + count, len(self._data))
+        return self._data[start : self._at]
+
+    def take_head(self) -> bytes | None:
+        """Take a whole head, from the request line to the empty line that ends it, or return None until it has arrived.
+        Raises RequestRefused if the data cannot become a head.
+        """
+        data = self._data
+        for _ in range(MAX_EMPTY_LINES):
+            if data[self._at : self._at + 2] != b"\r\n":
+                break
+            self._at += 2
+            self._scanned = 0
+        start = self._at
+        rest = len(data) - start
+        if rest == 0 or (rest == 1 and data[-1] == 13):
+            self._wait(0)
+            return None
+        end = data.find(b"\r\n\r\n", start + self._scanned)
+        length = (len(data) if end < 0 else end + 4) - start
+        if length > MAX_REQUEST_HEAD:
+            raise RequestRefused(431, f"The head of a request is at most {MAX_REQUEST_HEAD} bytes long.")
+        if not 65 <= data[start] <= 90:
+            raise RequestRefused(400, "This is no HTTP request: a method is written in capital letters.")
+        if end >= 0:
+            self._scanned = 0
+            self._at = end + 4
+            return data if length == len(data) else data[start : end + 4]
+        if data.find(b"\n\n", start) >= 0 or data.find(b"\n\r\n", start) == start:
+            raise RequestRefused(400, "The lines of a request end in CR LF.")
+        self._wait(max(length - 3, 0))
+        return None
+
+    def _wait(self, scanned: int) -> None:
+        """Keep the beginning of a head, and free what has been taken."""
+        self._data = self._data[self._at :]
+        self._at = 0
+        self._scanned = scanned

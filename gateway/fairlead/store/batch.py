@@ -1,0 +1,161 @@
+"""One batch: the calls that go to Redis together, and their replies in the same order.
+
+Only the pipeliner uses it, and makes one `CallBatch` for each exchange. A call of a script that the server does not
+have was not executed, so it is kept for one repetition. No other call is ever sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+
+from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.store.backlog import Call
+from fairlead.store.endpoint import RedisConnection, pack
+from fairlead.store.errors import ScriptError, reply_error
+from fairlead.store.reply import Reply
+from fairlead.store.reply_deadline import ReplyDeadline
+from fairlead.store.script import Script
+
+PROGRESS = 16
+"""Number of replies after which the timeout of a batch begins again: large replies on a slow line take long, although
+nothing is wrong."""
+BATCH_LIMIT = 5
+"""Multiple of the timeout that a batch may take at most while its replies keep arriving."""
+
+
+class CallBatch:
+    """The calls of one batch. `loaded` has the digests of the scripts that the server has, and is kept up to date.
+
+    After `exchange`, `unanswered` holds the calls without a reply (none, unless the exchange failed), and `again` the
+    calls to send once more. `demoted` is True if a reply said that the server has become a replica. `count` is the
+    number of commands.
+    """
+
+    __slots__ = ("_address", "_loaded", "_refused", "again", "count", "demoted", "unanswered")
+
+    def __init__(self, calls: deque[Call], loaded: set[bytes], address: str) -> None:
+        self.unanswered = calls
+        self.again: list[Call] = []
+        self.demoted = False
+        self.count = sum([call.count for call in calls])
+        self._loaded = loaded
+        self._refused: dict[bytes, ResponseError] = {}
+        """The server's errors for the scripts that it would not load."""
+        self._address = address
+
+    async def exchange(self, connection: RedisConnection, timeout: float) -> float:
+        """Send all calls and read their replies; return the seconds that it took. Raises `BusUnavailable` if the
+        connection is lost or no reply comes within `timeout` seconds.
+        """
+        # Scripts are loaded at the start of the same batch, so that the first call of a script, also after a restart
+        # of the server, keeps its place in the order.
+        missing = self._missing_scripts()
+        chunks = [pack((b"SCRIPT", b"LOAD", script.source)) for script in missing]
+        chunks += [call.packed for call in self.unanswered]
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        deadline = ReplyDeadline(timeout, timeout * BATCH_LIMIT)
+        try:
+            async with deadline.timeout:
+                await connection.send(b"".join(chunks))
+                for script in missing:
+                    await self._read_loaded(connection, script)
+                await self._read_replies(connection, deadline.progress)
+        except TimeoutError as e:
+            raise BusUnavailable(f"Redis at {self._address} did not answer within {timeout:g} s") from e
+        except (RedisError, OSError) as e:
+            raise BusUnavailable(f"the connection to Redis at {self._address} was lost: {e}") from e
+        finally:
+            deadline.stop()
+        return clock() - started
+
+    def _missing_scripts(self) -> list[Script]:
+        """The scripts of this batch that the server does not have yet."""
+        missing: dict[bytes, Script] = {}
+        loaded = self._loaded
+        for call in self.unanswered:
+            script = call.script
+            if script is not None and script.sha not in loaded:
+                missing[script.sha] = script
+        return list(missing.values())
+
+    async def _read_loaded(self, connection: RedisConnection, script: Script) -> None:
+        try:
+            await connection.read()
+            self._loaded.add(script.sha)
+        except ResponseError as e:
+            self._refused[script.sha] = e
+
+    async def _read_replies(self, connection: RedisConnection, progress: Callable[[], None]) -> None:
+        calls = self.unanswered
+        while calls:
+            call = calls[0]
+            if call.replies is not None:
+                await self._read_each(connection, call, call.replies, progress)
+                calls.popleft()
+                continue
+            try:
+                reply = await connection.read()
+            except ResponseError as e:
+                self._fail(call, e)
+            else:
+                if not call.future.done():
+                    call.future.set_result(reply)
+            calls.popleft()
+            if len(calls) % PROGRESS == 0:
+                progress()
+
+    def _fail(self, call: Call, error: ResponseError) -> None:
+        """Fail a call with the server's error, unless the server only lacks its script, which the next batch loads."""
+        script = call.script
+        if isinstance(error, NoScriptError) and script is not None:
+            if script.sha in self._refused or call.repeated:
+                why = self._refused.get(script.sha, error)
+                call.fail(ScriptError(script.name, f"the server does not take it: {why}"), why)
+                return
+            self._loaded.discard(script.sha)
+            call.repeated = True
+            self.again.append(call)
+            return
+        self.demoted = self.demoted or isinstance(error, ReadOnlyError)
+        call.fail(reply_error(error, self._address, script.name if script else None), error)
+
+    async def _read_each(
+        self,
+        connection: RedisConnection,
+        call: Call,
+        replies: list[Reply | FairleadError],
+        progress: Callable[[], None],
+    ) -> None:
+        """Read the replies to all commands of one call.
+
+        If the server lacked the script for every command, none was executed: the call is left without a result and is
+        repeated once. If the server lost the script in between (SCRIPT FLUSH), the commands after that get an error.
+        """
+        missing = 0
+        name = call.script.name if call.script else None
+        while len(replies) < call.count:
+            try:
+                replies.append(await connection.read())
+            except ResponseError as e:
+                if isinstance(e, NoScriptError) and call.script is not None:
+                    self._loaded.discard(call.script.sha)
+                    missing += 1
+                self.demoted = self.demoted or isinstance(e, ReadOnlyError)
+                error = reply_error(e, self._address, name)
+                error.__cause__ = e
+                replies.append(error)
+            if len(replies) % PROGRESS == 0:
+                progress()
+        if call.future.done():
+            return
+        if missing == call.count and not call.repeated:
+            call.repeated = True
+            replies.clear()
+            self.again.append(call)
+        else:
+            call.future.set_result(replies)

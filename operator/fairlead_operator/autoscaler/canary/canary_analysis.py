@@ -1,0 +1,120 @@
+"""Whether a canary goes on, has succeeded or has failed: `judge_canary`. And which links are moved for it:
+`canary_targets`. Pure.
+
+The canary executor calls both in every pass of a canary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairlead_operator.api.gateway_spec import Canary, LinkGatewaySpec, Mode
+from fairlead_operator.autoscaler.canary.canary_history import CanaryHistory, canary_pods, other_pods
+from fairlead_operator.autoscaler.canary.comparison import Measurement, compare
+from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.kube.workload_status import pod_count
+
+START_TIMEOUT = 600.0
+"""Seconds within which all pods of a canary must serve: Kubernetes' own progressDeadlineSeconds, in which an autoscaler
+of machines can add one."""
+
+
+class CanaryState(StrEnum):
+    RUNNING = "Running"
+    PROMOTING = "Promoting"
+    """It has succeeded, and its template replaces all pods, none of which may terminate yet."""
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryVerdict:
+    state: CanaryState
+    reason: str
+    message: str
+    measurements: tuple[Measurement, ...] = ()
+
+
+def canary_size(replicas: int, percent: int) -> int:
+    """Pods of a canary beside `replicas` others: as a Deployment rounds its maxSurge."""
+    return max(1, math.ceil(replicas * percent / 100))
+
+
+def judge_canary(fleet: FleetObservation, history: CanaryHistory, spec: Canary, problem: str = "") -> CanaryVerdict:
+    """`history` is the one after the observation of `fleet`. `problem`: why a pod of the canary does not run, as
+    Kubernetes reports it."""
+    size = canary_size(fleet.replicas, spec.percent)
+    for pod in fleet.pods:
+        if pod.revision == fleet.revision and pod.crash:
+            return CanaryVerdict(CanaryState.FAILED, "Crashing", f"{pod.name}: {pod.crash}")
+    measured = compare(history.canary, history.others, spec)
+    if (worst := next((one for one in measured if one.failed), None)) is not None:
+        return CanaryVerdict(CanaryState.FAILED, worst.name, f"{worst}", measured)
+    serving = len(canary_pods(fleet))
+    if serving < size:
+        message = f"{serving} of {pod_count(size)} serve" + (f": {problem}" if problem else "")
+        if history.waited < START_TIMEOUT:
+            return CanaryVerdict(CanaryState.RUNNING, "Starting", message, measured)
+        message = f"{message}, {START_TIMEOUT:.0f} s after the canary began or was complete last"
+        return CanaryVerdict(CanaryState.FAILED, "NotReady", message, measured)
+    if history.watched < spec.seconds:
+        message = f"{pod_count(size)} of the new template serve {_links(fleet)} of {_all_links(fleet)} links and are "
+        return CanaryVerdict(
+            CanaryState.RUNNING,
+            "Comparing",
+            f"{message}compared with the others: {history.watched:.0f} of {spec.seconds} s",
+            measured,
+        )
+    return _end(fleet, history, spec, measured)
+
+
+def _end(
+    fleet: FleetObservation, history: CanaryHistory, spec: Canary, measured: tuple[Measurement, ...]
+) -> CanaryVerdict:
+    """All the time is over, and nothing that was judged speaks against the canary."""
+    traffic, old = history.canary.traffic, history.others.traffic
+    expected = old.accepted * len(canary_pods(fleet)) / max(1, len(other_pods(fleet)))
+    if traffic.accepted < spec.min_links <= expected / 2:
+        message = f"it has accepted {traffic.accepted} links, and as many other pods accepted {expected:.0f} meanwhile"
+        return CanaryVerdict(CanaryState.FAILED, "NoLinks", message, measured)
+    passed = [one.name for one in measured if one.judged]
+    unknown = [one.name for one in measured if not one.judged]
+    message = f"it has served {traffic.accepted} links and {traffic.ended} commands in {history.watched:.0f} s"
+    if unknown:
+        message += (
+            f"; too few to judge {', '.join(unknown)} (minLinks {spec.min_links}, minCommands {spec.min_commands})"
+        )
+    reason = "ServesAsWell" if passed else "TooLittleTraffic"
+    return CanaryVerdict(CanaryState.SUCCEEDED, reason, message, measured)
+
+
+def canary_targets(fleet: FleetObservation, history: CanaryHistory, spec: LinkGatewaySpec) -> dict[str, int]:
+    """How many links each of the other pods should keep, by name, so that the canary gets its share; empty when it has
+    it, or when enough agents have been moved for it.
+
+    A moved agent connects to any ready pod. If that is one of the others, that pod moves another agent, so that a link
+    on the canary takes as many moves as there are pods for each one of the canary.
+    """
+    canary = spec.rollout.canary
+    if canary is None or not spec.rebalance.enabled or spec.scaling.mode in (Mode.PAUSED, Mode.DRY_RUN):
+        return {}
+    serving, others = canary_pods(fleet), other_pods(fleet)
+    if len(serving) < canary_size(fleet.replicas, canary.percent) or any(pod.stale for pod in fleet.pods):
+        return {}
+    most = canary.percent / 100 * _all_links(fleet)
+    chance = len(serving) / (len(serving) + len(others))
+    missing = math.floor(min(most - _links(fleet), (most - history.moved) * chance))
+    held = sum(pod.links for pod in others)
+    if missing <= 0 or not held:
+        return {}
+    return {pod.name: pod.links - math.ceil(missing * pod.links / held) for pod in others}
+
+
+def _links(fleet: FleetObservation) -> int:
+    return sum(pod.links for pod in canary_pods(fleet))
+
+
+def _all_links(fleet: FleetObservation) -> int:
+    return _links(fleet) + sum(pod.links for pod in other_pods(fleet))

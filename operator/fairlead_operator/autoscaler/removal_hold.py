@@ -1,0 +1,167 @@
+"""What holds the removal of a pod: the rule that forbids it now, the reason, and until when. Pure.
+
+`decision` asks when fewer pods would suffice. Whatever holds a removal has a name of its own (`Hold`), which is a
+reason of the condition RemovalHeld, a label of a metric and a row of docs/operator.md.
+
+How long a pod stays after a fall follows from why it was needed. Agents that left on purpose are gone, so the pod waits
+only as long as it would take to have it back. Links that were lost may all return, so they count for LOST_SECONDS.
+`scaling.windowSeconds` replaces both by one fixed time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from fairlead.fleet.node_table import AWAY_MS
+from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
+from fairlead_operator.autoscaler.rules import RULES
+from fairlead_operator.autoscaler.snapshot import Snapshot
+from fairlead_operator.kube.workload_status import pod_count
+
+FILL_AFTER_REMOVAL = 6 / 7
+"""Share of the target utilisation to which the remaining pods may be filled: with a target of 70 % they are filled to
+60 % at most, so that the pod is not added again at once."""
+AWAY_SECONDS = AWAY_MS / 1000
+"""An agent that restarts says goodbye and connects again within this time, so its pod stays for as long."""
+
+
+class Hold(StrEnum):
+    NUMBERS_UNKNOWN = "NumbersUnknown"
+    QUERY_FAILED = "QueryFailed"
+    ROLLOUT = "Rollout"
+    OPERATION = "LinkOperation"
+    MOVES_IN_FLIGHT = "MovesInFlight"
+    PODS_TERMINATING = "PodsTerminating"
+    PODS_STARTING = "PodsStarting"
+    PODS_SILENT = "PodsSilent"
+    STEP_DOWN = "StepDownSeconds"
+    LINKS_REFUSED = "LinksRefused"
+    STABILIZATION_WINDOW = "StabilizationWindow"
+    RECENT_DEMAND = "RecentDemand"
+    LOST_LINKS = "LostLinks"
+    EXPECTED_DEMAND = "ExpectedDemand"
+    WATCHED_BRIEFLY = "WatchedBriefly"
+    TOO_FULL = "TargetUtilisation"
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalHold:
+    by: str
+    """A member of Hold, or the rule or bound that requires as many pods as there are."""
+    reason: str
+    seconds: float | None = None
+    """How long it still lasts; None when that is not known."""
+
+    @property
+    def is_obstacle(self) -> bool:
+        """Whether fewer pods would suffice."""
+        return self.by in tuple(Hold)
+
+
+def removal_hold(snapshot: Snapshot, *, panic: bool, ordered: bool) -> RemovalHold | None:
+    """What forbids the removal of one pod now. `ordered`: the number was given from outside or by replicas.max, so that
+    neither the past nor the links matter."""
+    return _unsettled(snapshot) or (None if ordered else _still_needed(snapshot, panic=panic))
+
+
+def _unsettled(snapshot: Snapshot) -> RemovalHold | None:
+    fleet, inputs, scaling = snapshot.fleet, snapshot.inputs, snapshot.spec.scaling
+    if fleet.queried is not None and fleet.queried.value is None:
+        return RemovalHold(Hold.QUERY_FAILED, "the query of scaling.signals.prometheus failed")
+    if fleet.rollout:
+        return RemovalHold(Hold.ROLLOUT, "a rollout is in progress")
+    if fleet.operation:
+        return RemovalHold(Hold.OPERATION, f"the LinkOperation {fleet.operation} is running")
+    if snapshot.history.rebalance.run is not None:
+        return RemovalHold(Hold.MOVES_IN_FLIGHT, "links are being moved from full pods to others")
+    if inputs.leaving:
+        return RemovalHold(Hold.PODS_TERMINATING, f"{pod_count(inputs.leaving)} must finish terminating first")
+    if inputs.pending:
+        reason = f"{pod_count(inputs.pending)} must become ready first: Kubernetes would remove unready ones"
+        return RemovalHold(Hold.PODS_STARTING, reason)
+    if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
+        return RemovalHold(Hold.PODS_SILENT, f"only {inputs.fresh} of {fleet.replicas} pods have reported")
+    removed_at = snapshot.history.removed_at
+    if removed_at is not None and (since := snapshot.now - removed_at) < scaling.step_down_seconds:
+        reason = f"the last removal was {since:.0f} s ago (stepDownSeconds is {scaling.step_down_seconds})"
+        return RemovalHold(Hold.STEP_DOWN, reason, scaling.step_down_seconds - since)
+    return None
+
+
+def _still_needed(snapshot: Snapshot, *, panic: bool) -> RemovalHold | None:
+    fleet, spec, began = snapshot.fleet, snapshot.spec, snapshot.history.began or 0.0
+    if panic:
+        return RemovalHold(Hold.LINKS_REFUSED, "links are being refused")
+    window = spec.scaling.window_seconds
+    if hold := _by_demand(snapshot) if window is None else _by_window(snapshot, window):
+        return hold
+    if hold := _by_week(snapshot):
+        return hold
+    watch = LOST_SECONDS if window is None else window
+    if (watched := snapshot.now - began) < watch:
+        setting = "" if window is None else f" (windowSeconds is {window})"
+        reason = f"the fleet has been watched for only {watched:.0f} s of {watch:g}{setting}"
+        return RemovalHold(Hold.WATCHED_BRIEFLY, reason, watch - watched)
+    limit = spec.target_utilisation / 100 * FILL_AFTER_REMOVAL
+    filled = snapshot.inputs.links / ((fleet.replicas - 1) * snapshot.inputs.capacity)
+    if filled > limit:
+        reason = f"the remaining pods would be filled to {filled:.0%} (at most {limit:.0%} is allowed)"
+        return RemovalHold(Hold.TOO_FULL, reason)
+    return None
+
+
+def _by_window(snapshot: Snapshot, window: float) -> RemovalHold | None:
+    found = _last_need(snapshot, snapshot.history.wanted, window, lambda wanted: wanted)
+    if found is None:
+        return None
+    most, seconds = found
+    return RemovalHold(Hold.STABILIZATION_WINDOW, f"{most} were wanted within the last {window:g} s", seconds)
+
+
+def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
+    recent = math.ceil(max(snapshot.inputs.lead_seconds, AWAY_SECONDS))
+    if found := _last_need(snapshot, snapshot.history.wanted, recent, lambda wanted: wanted):
+        reason = (
+            f"{found[0]} were wanted, growth included, within the last {recent} s, in which a new pod starts and an "
+            "agent that restarts is back"
+        )
+        return RemovalHold(Hold.RECENT_DEMAND, reason, found[1])
+    if found := _last_need(snapshot, snapshot.history.links.peaks, LOST_SECONDS, lambda links: _pods(snapshot, links)):
+        reason = (
+            f"{pod_count(found[0])} would be needed if the links return that were lost within the last "
+            f"{LOST_SECONDS:g} s"
+        )
+        return RemovalHold(Hold.LOST_LINKS, reason, found[1])
+    return None
+
+
+def _by_week(snapshot: Snapshot) -> RemovalHold | None:
+    """A pod that is removed and made again within ten minutes moves its links twice."""
+    at = snapshot.fleet.at
+    expected = 0 if at is None else snapshot.history.week.expected(at, LOST_SECONDS)
+    if expected == 0 or (pods := _pods(snapshot, expected)) < snapshot.fleet.replicas:
+        return None
+    reason = f"{pod_count(pods)} will be needed within {LOST_SECONDS:g} s: the last weeks had {expected} links then"
+    return RemovalHold(Hold.EXPECTED_DEMAND, reason)
+
+
+def _last_need(
+    snapshot: Snapshot, maxima: tuple[tuple[float, int], ...], window: float, pods: Callable[[int], int]
+) -> tuple[int, float] | None:
+    """The most pods that were needed within the window, and for how many seconds they still hold those that there are;
+    None when fewer have sufficed. `maxima` fall with time."""
+    needed = [(at, need) for at, one in maxima if snapshot.now - at < window and (need := pods(one)) > 0]
+    holding = [at for at, need in needed if need >= snapshot.fleet.replicas]
+    return (needed[0][1], holding[-1] + window - snapshot.now) if holding else None
+
+
+def _pods(snapshot: Snapshot, links: int) -> int:
+    """Pods that the rules require for `links` that neither grow nor are refused, within the bounds of the spec."""
+    inputs = msgspec.structs.replace(snapshot.inputs, links=links, growth=0.0, rejects=0.0)
+    still = Snapshot(snapshot.fleet, inputs, snapshot.history, snapshot.spec, snapshot.now)
+    return min(snapshot.spec.replicas.max, max(rule.required_pods(still) for rule in RULES))

@@ -1,0 +1,75 @@
+"""Keeps the pod template that the fleet has accepted: the one that its pods keep, and get again, when a canary fails.
+
+Used by the canary executor. The template is in a ControllerRevision, as that of a StatefulSet is, which the LinkGateway
+owns. It is read once: only the leader writes it.
+"""
+
+from __future__ import annotations
+
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.errors import NotFound
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.resources.deployment import hash_of
+from fairlead_operator.resources.owner import Owner
+
+KIND = "ControllerRevision"
+
+
+class AcceptedTemplate:
+    def __init__(self, cluster: Cluster, owner: Owner) -> None:
+        self._cluster = cluster
+        self._owner = owner
+        self._read = False
+        self.template: Object | None = None
+        """As the operator applied it; None while none is known."""
+        self._number = 0
+
+    @property
+    def hash(self) -> str:
+        """The hash of the template, "" while none is known."""
+        return "" if self.template is None else hash_of(self.template)
+
+    async def read(self) -> None:
+        """Read it once; raises AccessDenied and what else the API server answers."""
+        if self._read:
+            return
+        if found := await self._items():
+            newest = max(found, key=_number)
+            self.template, self._number = newest["data"]["spec"]["template"], _number(newest)
+        self._read = True
+
+    async def accept(self, template: Object) -> None:
+        """Make `template` the accepted one, and delete the records of others."""
+        name, number = f"{self._owner.name}-{hash_of(template)}", self._number + 1
+        await self._cluster.apply(
+            {
+                "apiVersion": "apps/v1",
+                "kind": KIND,
+                "metadata": {
+                    "name": name,
+                    "namespace": self._owner.namespace,
+                    "labels": self._owner.labels,
+                    "ownerReferences": [{**self._owner.reference, "controller": True}],
+                },
+                "data": {"spec": {"template": template}},
+                "revision": number,
+            }
+        )
+        self.template, self._number, self._read = template, number, True
+        for other in await self._items():
+            if (meta := other["metadata"])["name"] != name:
+                try:
+                    await self._cluster.delete(KIND, self._owner.namespace, meta["name"], meta["uid"])
+                except NotFound:
+                    continue
+
+    async def _items(self) -> list[Object]:
+        """Those of this LinkGateway, and not of an earlier one of its name."""
+        found = await self._cluster.items(KIND, self._owner.namespace, self._owner.label_selector)
+        return [
+            one for one in found if any(ref["uid"] == self._owner.uid for ref in one["metadata"]["ownerReferences"])
+        ]
+
+
+def _number(found: Object) -> int:
+    return int(found["revision"])

@@ -1,0 +1,41 @@
+"""A node counts the agents that leave on purpose, because the operator expects all others back."""
+
+from __future__ import annotations
+
+from fairlead.fleet.node_rows import NodeRows
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.wire.messages import Bye
+
+from support.fixtures import UntilAnswered
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import DialAgent
+
+
+async def test_only_an_agent_that_says_goodbye_has_left(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, until: UntilAnswered
+) -> None:
+    gateway = make_gateway(own_valkey.url, name="node-1")
+    agents = [await dial(gateway) for _ in range(4)]
+    for agent in agents:
+        await agent.greet()
+    stops, restarts, moves, lost = agents
+    await stops.socket.close(1001, "the agent stops")
+    await restarts.send(Bye(code=1001, why="the agent stops"))
+    await moves.socket.close(1000, "moved to a new link")
+    lost.socket.transport.abort()
+    store = Pipeliner(own_valkey.url)
+    store.start()
+    try:
+        assert await store.wait_available(10)
+
+        async def gone() -> bool:
+            row, _ = await NodeRows(store).look_up("node-1")
+            return row is not None and (row.accepted, row.links) == (4, 0)
+
+        await until(gone)
+        row, _ = await NodeRows(store).look_up("node-1")
+        assert row is not None
+        assert row.left == 2
+    finally:
+        await store.aclose()

@@ -1,0 +1,313 @@
+"""A canary of a new pod template on a real API server: how it begins, what is compared, and how each end looks.
+
+The Deployment's controllers are real, the kubelets are played, and the nodes' rows are written by the gateway's code.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from fairlead.fleet.directives.preferred_revision import PreferredRevisions
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead.fleet.reports.traffic import BOUNDS, Traffic
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+from fairlead_operator.kube.workload_status import is_terminating
+from fairlead_operator.resources.deployment import HELD_SECONDS
+from fairlead_operator.runtime.reconciler import Reconciler
+
+from support.operator_world import OperatorNamespace, condition
+
+OLD, NEW, NEWER = "fairlead/gateway:test", "fairlead/gateway:next", "fairlead/gateway:later"
+CANARY = {"percent": 10, "seconds": 60, "minLinks": 10, "minCommands": 20}
+FAST, SLOW = (6, 20)
+"""Buckets of overheads: some 10 ms and some second."""
+
+
+def served(accepted: int = 0, ended: int = 0, bucket: int = FAST, **more: int) -> Traffic:
+    overheads = [0] * (len(BOUNDS) + 1)
+    overheads[bucket] = ended
+    return Traffic(accepted=accepted, ended=ended, overheads=tuple(overheads), **more)
+
+
+class CanaryWorld:
+    """A fleet of two pods that accepted a template, and whatever a test does to it."""
+
+    def __init__(self, world: OperatorNamespace) -> None:
+        self.world = world
+        self.old: list[str] = []
+        self.traffic: dict[str, Traffic] = {}
+        self.links: dict[str, int] = {}
+        self.reconciler: Reconciler
+
+    async def start(self, **spec: Any) -> CanaryWorld:
+        world = self.world
+        asked: dict[str, Any] = {"rollout": {"canary": CANARY}, "rollingUpdate": {"minReadySeconds": 0}, **spec}
+        self.reconciler = world.reconciler(await world.gateway(**asked))
+        await world.reconcile(self.reconciler)
+        self.old = await world.run_pods(2)
+        for name in self.old:
+            self.links[name], self.traffic[name] = 100, served(1000, 5000, lost=7, failed=11)
+        await self.reconcile()
+        return self
+
+    async def reconcile(self, passes: int = 1, seconds: float = 10.0) -> Object:
+        status: Object = {}
+        for _ in range(passes):
+            for pod in await self.world.pods():
+                name = pod["metadata"]["name"]
+                if name in self.traffic:
+                    await self.world.beat(name, self.links[name], traffic=self.traffic[name])
+            status = await self.world.reconcile(self.reconciler, seconds=seconds)
+        return status
+
+    async def change(self, **spec: Any) -> None:
+        await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", {"spec": spec})
+
+    async def images(self) -> dict[str, str]:
+        """The image of each pod that stays."""
+        return {
+            pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"]
+            for pod in await self.world.pods()
+            if not is_terminating(pod)
+        }
+
+    async def pods_of(self, image: str, count: int) -> list[str]:
+        async def found() -> list[str] | None:
+            names = sorted(name for name, one in (await self.images()).items() if one == image)
+            return names if len(names) == count else None
+
+        names: list[str] = await self.world.until(f"{count} pods of {image}", found)
+        return names
+
+    async def serve(self, name: str, links: int = 10, traffic: Traffic | None = None) -> None:
+        """A pod runs, and its node reports."""
+        await self.world.run(name)
+        self.links[name], self.traffic[name] = links, traffic or served()
+
+    async def begin(self, image: str = NEW) -> str:
+        """A new template, whose canary has one pod; its name."""
+        await self.change(image=image)
+        await self.reconcile()
+        (name,) = await self.pods_of(image, 1)
+        await self.reconcile()
+        await self.serve(name)
+        return name
+
+    def count(self, name: str, **more: int) -> None:
+        """The node of `name` counts further; commands that end are fast."""
+        before = self.traffic[name]
+        self.traffic[name] = before + served(**more)
+
+    async def stays(self, names: list[str]) -> bool:
+        """Whether these pods stay and no others."""
+        return set(await self.images()) == set(names)
+
+    async def template(self) -> str:
+        return str((await self.world.deployment())["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+@pytest.fixture
+async def canary(world: OperatorNamespace) -> CanaryWorld:
+    return await CanaryWorld(world).start()
+
+
+async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(canary: CanaryWorld) -> None:
+    world, name = canary.world, await canary.begin()
+    status = await canary.reconcile()
+    deployment = (await world.deployment())["spec"]
+    assert (deployment["minReadySeconds"], deployment["replicas"]) == (HELD_SECONDS, 2)
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
+    assert status["phase"] == "Canary"
+    assert condition(status, "CanarySucceeded")[:2] == ("Unknown", "Comparing")
+    assert (status["canary"]["state"], status["canary"]["pods"], status["canary"]["links"]) == ("Running", 1, 10)
+    assert condition(status, "Progressing")[2].endswith("a canary is compared with the other pods")
+    canary.count(name, accepted=30, ended=40, failed=1)
+    for old in canary.old:
+        canary.count(old, accepted=30, ended=40)
+    status = await canary.reconcile(5)
+    assert set(await canary.images()) == {*canary.old, name}, "nobody goes while the canary is compared"
+    status = await canary.reconcile(2)
+    held, reason, message = condition(status, "CanarySucceeded")
+    assert (held, reason) == ("True", "ServesAsWell")
+    assert "30 links and 40 commands" in message
+    assert status["canary"]["state"] == "Promoting"
+    assert (await PreferredRevisions(world.store).read()).until == 0, "no new links are directed during a canary"
+
+    # The other new pods are made beside the canary's, and the old ones stay until those are ready as well.
+    await canary.reconcile()
+    new = await canary.pods_of(NEW, 2)
+    assert name in new
+    for one in new:
+        await canary.serve(one, canary.links.get(one, 0), canary.traffic.get(one))
+    status = await canary.reconcile()
+    assert (await PreferredRevisions(world.store).read()).name != ""
+    assert status["canary"]["state"] == "Succeeded"
+    await canary.reconcile()
+    assert (await world.deployment())["spec"].get("minReadySeconds", 0) == 0
+    await world.until("the old pods to go", lambda: canary.stays(new))
+    await world.run_pods(2)
+    status = await canary.reconcile()
+    assert condition(status, "Progressing")[0] == "False"
+    assert condition(status, "CanarySucceeded")[0] == "True"
+    assert sorted(reason for reason, _ in await world.events() if "Canary" in reason) == [
+        "CanaryStarted", "CanarySucceeded",
+    ]  # fmt: skip
+    (kept,) = await world.admin.items("ControllerRevision", world.namespace)
+    assert kept["data"]["spec"]["template"]["spec"]["containers"][0]["image"] == NEW
+    assert kept["metadata"]["ownerReferences"][0]["kind"] == "LinkGateway"
+
+
+@pytest.mark.parametrize(
+    ("measurement", "traffic"),
+    [
+        ("LinksLost", served(accepted=40, ended=50, lost=20)),
+        ("LinksRejected", served(rejected=60)),
+        ("CommandsFailed", served(accepted=40, ended=50, failed=25)),
+        ("CommandsSlow", served(accepted=40, ended=50, bucket=SLOW)),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+async def test_canary_that_serves_worse_goes_and_is_not_tried_again(
+    canary: CanaryWorld, measurement: str, traffic: Traffic
+) -> None:
+    world, name = canary.world, await canary.begin()
+    await canary.reconcile()
+    canary.traffic[name] = traffic
+    for old in canary.old:
+        canary.count(old, accepted=30, ended=100)
+    status = await canary.reconcile()
+    held, reason, message = condition(status, "CanarySucceeded")
+    assert (held, reason) == ("False", measurement)
+    assert re.match(r"\d+ of \d+ \D+.* on the canary; the share of the other pods would be ", message)
+    assert message.endswith("the pods keep the accepted template until the spec asks for another one")
+    assert status["canary"]["state"] == "Failed"
+    (found,) = [one for one in status["canary"]["measurements"] if one["name"] == measurement]
+    assert found["count"] > found["limit"]
+    (event,) = [text for reason, text in await world.events() if reason == measurement]
+    assert event.startswith("CanarySucceeded: ")
+    await canary.reconcile()
+    await world.until("the canary to go", lambda: canary.stays(canary.old))
+    status = await canary.reconcile(3)
+    assert await canary.template() == OLD
+    assert condition(status, "CanarySucceeded")[:2] == ("False", measurement)
+    assert status["phase"] == "Ready"
+    assert (await world.deployment())["spec"].get("minReadySeconds", 0) == 0
+    assert set(await canary.images()) == set(canary.old), "and is not tried again"
+
+
+async def test_another_template_gets_a_canary_of_its_own_and_the_accepted_one_needs_none(canary: CanaryWorld) -> None:
+    first = await canary.begin()
+    await canary.reconcile(4)
+    await canary.change(image=NEWER)
+    await canary.reconcile()
+    (second,) = await canary.pods_of(NEWER, 1)
+    await canary.reconcile()
+    await canary.serve(second)
+    status = await canary.reconcile(2)
+    assert set(await canary.images()) == {*canary.old, second} != {*canary.old, first}
+    assert condition(status, "CanarySucceeded")[:2] == ("Unknown", "Comparing")
+    assert status["canary"]["watchedSeconds"] <= 20, "the comparison begins anew"
+    await canary.change(image=OLD)
+    status = await canary.reconcile()
+    assert status.get("canary") is None
+    assert not any(one["type"] == "CanarySucceeded" for one in status["conditions"])
+    await canary.world.until("the canary to go", lambda: canary.stays(canary.old))
+
+
+async def test_canary_that_crashes_fails_with_its_last_words(canary: CanaryWorld) -> None:
+    await canary.change(image=NEW)
+    await canary.reconcile()
+    (name,) = await canary.pods_of(NEW, 1)
+    ended = {"exitCode": 2, "reason": "Error", "message": "reading settings\nFAIRLEAD_CAPACITY: not a number"}
+    container: Object = {
+        "name": "gateway", "image": NEW, "imageID": "", "ready": False, "started": False, "restartCount": 1,
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
+    }  # fmt: skip
+    body = {"status": {"phase": "Running", "containerStatuses": [container]}}
+    await canary.world.admin.patch("Pod", canary.world.namespace, name, body, "status")
+    status = await canary.reconcile()
+    held, reason, message = condition(status, "CanarySucceeded")
+    assert (held, reason) == ("False", "Crashing")
+    text = "its container exited with code 2 and restarts: FAIRLEAD_CAPACITY: not a number; the pods keep"
+    assert message.startswith(f"{name}: {text}")
+    await canary.reconcile()
+    await canary.world.until("the canary to go", lambda: canary.stays(canary.old))
+
+
+async def test_canary_that_never_serves_fails(canary: CanaryWorld) -> None:
+    await canary.change(image=NEW)
+    await canary.reconcile()
+    await canary.pods_of(NEW, 1)
+    status = await canary.reconcile(3)
+    assert condition(status, "CanarySucceeded") == ("Unknown", "Starting", "0 of 1 pod serve")
+    status = await canary.reconcile(20, seconds=30)
+    held, reason, message = condition(status, "CanarySucceeded")
+    assert (held, reason) == ("False", "NotReady")
+    assert message.startswith("0 of 1 pod serve, 600 s after")
+
+
+async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(canary: CanaryWorld) -> None:
+    world, name = canary.world, await canary.begin()
+    await canary.reconcile(4)
+    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    status = await canary.reconcile(2)
+    assert (status["canary"]["state"], status["canary"]["watchedSeconds"]) == ("Running", 10)
+    assert set(await canary.images()) == {*canary.old, name}
+    status = await canary.reconcile(6)
+    assert condition(status, "CanarySucceeded")[:2] == ("True", "TooLittleTraffic")
+    assert len([reason for reason, _ in await world.events() if reason == "CanaryStarted"]) == 1
+
+
+async def test_failed_canary_stays_failed_for_a_new_leader(canary: CanaryWorld) -> None:
+    world, name = canary.world, await canary.begin()
+    await canary.reconcile()
+    canary.traffic[name] = served(accepted=40, lost=30)
+    await canary.reconcile()
+    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    status = await canary.reconcile()
+    assert condition(status, "CanarySucceeded")[:2] == ("False", "LinksLost")
+    assert await canary.template() == OLD
+    await world.until("the canary to go", lambda: canary.stays(canary.old))
+
+
+async def test_canary_that_is_switched_off_accepts_its_template(canary: CanaryWorld) -> None:
+    await canary.begin()
+    await canary.reconcile()
+    await canary.change(rollout={"canary": None})
+    status = await canary.reconcile()
+    assert status.get("canary") is None
+    assert (await canary.world.deployment())["spec"].get("minReadySeconds", 0) == 0
+    assert await canary.template() == NEW
+    await canary.change(rollout={"canary": CANARY})
+    status = await canary.reconcile()
+    assert status.get("canary") is None, "the template was accepted"
+    assert await canary.template() == NEW
+
+
+async def test_links_are_moved_until_the_canary_has_its_share(canary: CanaryWorld) -> None:
+    world, name = canary.world, await canary.begin()
+    targets = RebalanceTargets(world.store)
+    canary.links |= {canary.old[0]: 600, canary.old[1]: 300, name: 0}
+    await canary.reconcile()
+    # A tenth of 900 agents may move for it, and every third of those lands on it.
+    assert [await targets.read(pod) for pod in (*canary.old, name)] == [580, 290, None]
+    canary.links |= {canary.old[0]: 560, canary.old[1]: 250, name: 90}
+    await canary.reconcile()
+    assert [await targets.read(pod) for pod in (*canary.old, name)] == [None, None, None]
+
+
+@pytest.mark.parametrize("verb", ["list", "patch"])
+async def test_without_the_right_to_keep_templates_none_goes_out_untried(world: OperatorNamespace, verb: str) -> None:
+    await world.allow(*NAMESPACED, *LEASE, without=("controllerrevisions", verb))
+    reconciler = world.reconciler(await world.gateway(rollout={"canary": CANARY}))
+    status = await world.reconcile(reconciler)
+    held, reason, message = condition(status, "Reconciled")
+    assert (held, reason) == ("False", "AccessDenied")
+    assert "controllerrevisions" in message
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"rollout": {"canary": None}}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Reconciled")[0] == "True"

@@ -1,0 +1,192 @@
+"""What holds a removal: how long a pod stays after agents have left or links were lost, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
+from fairlead_operator.autoscaler.decision import Action, Decision, decide
+from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS, REMEMBERED
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.removal_hold import AWAY_SECONDS, Hold
+from fairlead_operator.autoscaler.rules.zone_tolerance import ZoneToleranceRule, spread_pods
+from fairlead_operator.autoscaler.snapshot import take_snapshot
+from fairlead_operator.kube.machine import Machine
+
+from support.operator_world import OperatorNamespace, condition
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = LinkGatewaySpec(
+    image="gateway",
+    capacity=1000,
+    accept_rate=100,
+    replicas=Replicas(min=1, max=20),
+    scaling=Scaling(failure_tolerance=0, step_down_seconds=10),
+    redis=Redis(url="redis://r"),
+    tokens=Tokens(secret_ref=TokenSecret(name="t")),
+)
+PERIOD = 10.0
+
+
+def fleet(links: int, left: int = 0, pods: int = 4) -> FleetObservation:
+    """`pods` that have these links each, and whose agents have left `left` times each."""
+    reports = (PodObservation(f"p{i}", age=1.0, links=links, left=left, capacity=1000) for i in range(pods))
+    return FleetObservation(pods, tuple(reports))
+
+
+def after_fall(left: int, spec: LinkGatewaySpec = SPEC) -> tuple[float, list[Decision]]:
+    """Four pods with 650 links each are watched for an hour and then have 100. Seconds until the first removal, and the
+    decisions until then."""
+    history = History()
+    for i in range(360):
+        history = decide(fleet(650), history, spec, i * PERIOD).history
+    decisions = []
+    for i in range(360, 720):
+        decisions.append(decide(fleet(100, left), history, spec, i * PERIOD))
+        history = decisions[-1].history
+        if decisions[-1].action is Action.DOWN:
+            return (i - 360) * PERIOD, decisions
+    raise AssertionError("no pod was removed within an hour")
+
+
+def test_agents_that_left_are_not_waited_for() -> None:
+    seconds, decisions = after_fall(left=550)
+    assert seconds == math.ceil(AWAY_SECONDS / PERIOD - 1) * PERIOD  # the last demand was seen one pass before the fall
+    assert {decision.hold.by for decision in decisions if decision.hold} == {Hold.RECENT_DEMAND}
+    assert decisions[-1].hold is None
+
+
+def test_pods_that_start_slowly_stay_for_longer() -> None:
+    slow = msgspec.structs.replace(SPEC, scaling=Scaling(failure_tolerance=0, step_down_seconds=10, lead_seconds=200))
+    assert after_fall(left=550, spec=slow)[0] > after_fall(left=550)[0] + 100
+
+
+def test_lost_links_hold_their_pods_for_longer_than_they_count_as_demand() -> None:
+    seconds, decisions = after_fall(left=0)
+    assert LOST_SECONDS - 2 * PERIOD <= seconds <= LOST_SECONDS
+    held = [decision.hold.by for decision in decisions if decision.hold]
+    assert held[0] == "utilisation"  # for two minutes they count as if they were there
+    assert held.count("utilisation") == pytest.approx(REMEMBERED / PERIOD, abs=2)
+    assert held[-1] == Hold.LOST_LINKS
+
+
+def test_window_of_the_spec_replaces_what_is_known() -> None:
+    window = Scaling(failure_tolerance=0, step_down_seconds=10, window_seconds=300)
+    seconds, decisions = after_fall(left=550, spec=msgspec.structs.replace(SPEC, scaling=window))
+    assert 280 <= seconds <= 300
+    assert {decision.hold.by for decision in decisions if decision.hold} == {Hold.STABILIZATION_WINDOW}
+
+
+def test_hold_says_when_it_ends() -> None:
+    for left in (550, 0):
+        seconds, decisions = after_fall(left)
+        for i, decision in enumerate(decisions[:-1]):
+            assert decision.hold is not None
+            if decision.hold.by in (Hold.RECENT_DEMAND, Hold.LOST_LINKS):
+                assert decision.hold.seconds is not None
+                if decision.hold.by == Hold.LOST_LINKS:
+                    assert i * PERIOD + decision.hold.seconds == pytest.approx(seconds, abs=PERIOD)
+
+
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 400)), min_size=2, max_size=40))
+def test_departures_never_make_more_links_count_than_without_them(looks: list[tuple[int, int]]) -> None:
+    """The links that count are never fewer than the live ones, and never more than if the same links had been lost."""
+    known, unknown, left = History(), History(), 0
+    for i, (links, more) in enumerate(looks):
+        left += more
+        known = known.observe(fleet(links, left, pods=2), i * PERIOD)
+        unknown = unknown.observe(fleet(links, 0, pods=2), i * PERIOD)
+        assert known.links.live == unknown.links.live <= known.links.links <= unknown.links.links
+
+
+def test_counter_that_begins_anew_is_no_departure() -> None:
+    history = History().observe(fleet(500, left=300, pods=2), 0.0)
+    again = history.observe(fleet(100, left=0, pods=2), PERIOD)
+    assert again.links.links == 1000
+
+
+def test_every_hold_is_explained() -> None:
+    page = (ROOT / "docs" / "operator.md").read_text()
+    assert [hold for hold in Hold if f"| `{hold}` |" not in page] == []
+
+
+# -- zones ---------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 60), st.integers(2, 8), st.integers(1, 7))
+def test_pods_of_the_other_zones_suffice_and_one_pod_less_does_not(needed: int, zones: int, failures: int) -> None:
+    if failures >= zones:
+        return
+
+    def left(pods: int) -> int:
+        sizes = sorted(pods // zones + (i < pods % zones) for i in range(zones))
+        return sum(sizes[: zones - failures])
+
+    pods = spread_pods(needed, zones, failures)
+    assert left(pods) >= needed
+    assert pods == 0 or left(pods - 1) < needed
+
+
+@pytest.mark.parametrize(
+    ("zones", "tolerance", "required", "why"),
+    [
+        ("aabb", 0, 0, "scaling.zoneTolerance is 0"),
+        ("aabb", 1, 6, "it takes 6 pods"),  # 2,000 links at 95 % fill three pods
+        ("aabc", 1, 5, "it takes 5 pods"),
+        ("aaaa", 1, 0, "only in the zones a"),
+        ("    ", 1, 0, "in no zone that is known"),
+    ],
+)
+def test_zone_tolerance_needs_pods_in_other_zones(zones: str, tolerance: int, required: int, why: str) -> None:
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(zone_tolerance=tolerance))
+    observed = fleet(500)
+    pods = tuple(
+        replace(pod, machine=Machine(f"m{i}", zone.strip()))
+        for i, (pod, zone) in enumerate(zip(observed.pods, zones, strict=True))
+    )
+    observed = replace(observed, pods=pods)
+    found = ZoneToleranceRule().evaluate(take_snapshot(observed, History().observe(observed, 0.0), spec, 0.0))
+    assert found.replicas == required
+    assert why in found.reason
+
+
+# -- against a real API server -------------------------------------------------------------------------
+
+
+async def test_condition_status_and_event_say_what_holds_a_removal(world: OperatorNamespace) -> None:
+    body = await world.gateway(
+        replicas={"min": 1, "max": 9}, scaling={"failureTolerance": 0, "windowSeconds": 60, "stepDownSeconds": 300}
+    )
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 3}}})
+    reconciler = world.reconciler(body)
+    await world.reconcile(reconciler)
+    names = await world.run_pods(3)
+    for name in names:
+        await world.beat(name, 10)
+    status = await world.reconcile(reconciler)
+    assert status["decision"]["removal"] == {"heldBy": "min", "reason": "replicas.min asks for 3 pods"}
+    assert condition(status, "RemovalHeld")[:2] == ("True", "Min")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 1}}})
+    status = await world.reconcile(reconciler)
+    removal = status["decision"]["removal"]
+    assert removal["heldBy"] == "StabilizationWindow"
+    message = f"1 pod would suffice, but 3 were wanted within the last 60 s; until {removal['until']}"
+    assert condition(status, "RemovalHeld") == ("True", "StabilizationWindow", message)
+    for _ in range(6):
+        for name in names:
+            await world.beat(name, 10)
+        status = await world.reconcile(reconciler)
+        if status["decision"]["action"] == "Down":
+            break
+    assert condition(status, "RemovalHeld")[:2] == ("False", "Removing")
+    told = [message for reason, message in await world.events() if reason == "RemovalHeld"]
+    assert len(told) == 1
+    assert told[0].startswith("1 pod would suffice, but 3 were wanted")
