@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.clone import project_files
+
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 FENCE = re.compile(r"(?ms)^```.*?^```[ ]*$")
@@ -32,17 +34,6 @@ def test_every_line_of_the_failure_matrix_names_tests_that_exist() -> None:
             assert any(f"def {test}(" in path.read_text() for path in found), f"{file}::{test}"
 
 
-def _markdown() -> list[Path]:
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        timeout=30,
-    ).stdout
-    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
-
-
 def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as repository viewers make them."""
     found: set[str] = set()
@@ -57,7 +48,7 @@ def _anchors(page: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", _markdown(), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("page", project_files("*.md"), ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in LINK.findall(FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", target):

@@ -14,6 +14,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.clone import project_files
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(path for folder in ("gateway", "operator") for path in (ROOT / folder).rglob("*.py"))
 
@@ -40,18 +42,6 @@ class Block:
             raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
 sys.meta_path.insert(0, Block())
 """
-
-
-def project_files() -> list[Path]:
-    """All files of the project: those that git has or would take."""
-    listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-        timeout=30,
-    ).stdout
-    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
 
 
 def python(code: str, *flags: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

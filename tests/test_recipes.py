@@ -141,20 +141,20 @@ class CommandsRule(ScalingRule):
         ),
         (
             "operator/fairlead_operator/autoscaler/rules/__init__.py",
-            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.cpu",
             "from fairlead_operator.autoscaler.rules.commands import CommandsRule\n"
-            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.cpu",
         ),
         (
             "operator/fairlead_operator/autoscaler/rules/__init__.py",
-            "ReconnectRule())",
-            "ReconnectRule(), CommandsRule())",
+            "    ReconnectRule(),\n",
+            "    ReconnectRule(),\n    CommandsRule(),\n",
         ),
         (
             "tests/operator/test_scaling_rules.py",
-            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.cpu",
             "from fairlead_operator.autoscaler.rules.commands import CommandsRule\n"
-            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.cpu",
         ),
         (
             "tests/operator/test_scaling_rules.py",

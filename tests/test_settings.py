@@ -146,7 +146,7 @@ def test_the_url_of_redis_is_read_from_a_file_and_names_the_authorities(tmp_path
     assert trusting == f"rediss://:hunter2@redis:6380/2?ssl_ca_certs={tmp_path}/ca"
     asked = load({"FAIRLEAD_REDIS": "rediss://r?timeout=1"} | ca, None, {}).redis
     assert asked == f"rediss://r?timeout=1&ssl_ca_certs={tmp_path}/ca"
-    for more, told in [
+    for more, message in [
         ({"FAIRLEAD_REDIS": "rediss://r"}, "only one of them is allowed"),
         ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "url")}, "contains no PEM certificate"),
         ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "none")}, "cannot be read"),
@@ -154,7 +154,7 @@ def test_the_url_of_redis_is_read_from_a_file_and_names_the_authorities(tmp_path
         ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "ca")}, "is not a valid Redis URL"),
     ]:
         (fault,) = faults_of(by_file | more)
-        assert told in fault
+        assert message in fault
         assert "hunter2" not in fault
     (fault,) = faults_of({"FAIRLEAD_REDIS": "redis://r"} | ca)
     assert "only a rediss:// URL" in fault

@@ -183,6 +183,10 @@ ALERTS = (
     Alert("FairleadLoadBalancerPins", "warning", "0m",
           f'sum {BY} (increase(fairlead_operator_rebalances_total{{outcome="LoadBalancerPins"}}[30m])) > 0',
           f"{WHERE}: links that are moved to other pods come back, so pods stay uneven"),
+    # A Prometheus that restarts answers again within minutes. Until then nothing is scaled by it, in either direction.
+    Alert("FairleadSignalQueryFailing", "warning", "10m",
+          f'min {BY} (fairlead_operator_condition{{condition="PrometheusQueried"}}) == 0',
+          f"{WHERE}: the Prometheus query of scaling.signals fails, so no pod is removed and none is added for it"),
     Alert("FairleadCanaryFailed", "warning", "0m",
           f'sum {BY} (increase(fairlead_operator_canaries_total{{outcome="Failed"}}[30m])) > 0',
           f"{WHERE}: a new pod template served worse than the accepted one and was withdrawn"),

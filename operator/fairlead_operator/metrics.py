@@ -49,6 +49,7 @@ class Metrics:
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
+        self.compared = gauge("compared_replicas", "Mode DryRun: pods that another autoscaler would set", "autoscaler")
         self.removal_held = gauge("removal_held", "1 while this keeps a pod from being removed", "by")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
@@ -60,8 +61,8 @@ class Metrics:
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.removal_held, self.condition, self.decisions, self.scalings,
-            self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
+            self.links_directed, self.rules, self.compared, self.removal_held, self.condition, self.decisions,
+            self.scalings, self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -96,6 +97,9 @@ class GatewayMetrics:
         m.stale.labels(*labels).set(inputs.stale)
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
+        m.compared.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
+        for one in decision.comparison:
+            m.compared.labels(*labels, one.name).set(one.replicas)
         for hold in Hold:
             m.removal_held.labels(*labels, hold).set(decision.hold is not None and decision.hold.by == hold)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
@@ -121,5 +125,6 @@ class GatewayMetrics:
         self._metrics.canaries.labels(*self._labels, outcome).inc()
 
     def set_conditions(self, conditions: Iterable[Condition]) -> None:
+        self._metrics.condition.remove_by_labels(dict(zip(LABELS, self._labels, strict=True)))
         for condition in conditions:
             self._metrics.condition.labels(*self._labels, condition.type).set(condition.status == "True")

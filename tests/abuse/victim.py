@@ -27,7 +27,7 @@ from support.gateway_process import READY
 
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"
-PATIENCE = 60.0
+TIMEOUT = 60.0
 AGENTS = 5
 RATE = 30.0
 """Commands per second, started by the clock and not one after the other: a stall is met by all that it holds up."""
@@ -74,7 +74,7 @@ class Healthy:
             agent = Agent(f"ws://127.0.0.1:{self._ports['link']}", id=f"healthy-{i}", token=AGENT_TOKEN)
             agent.command("hello")(_hello)
             self._agents.append((agent, asyncio.create_task(agent.serve())))
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for i in range(AGENTS):
                 while not await self._command(f"healthy-{i}"):
                     await asyncio.sleep(0.1)
@@ -221,7 +221,7 @@ class Victim:
             command = ["sh", "-c", f'ulimit -n {self._files}; exec "$0" "$@"', *command]
         with self.log_path.open("wb") as sink:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := READY.search(self.log())):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"the node did not start:\n{self.log()}")

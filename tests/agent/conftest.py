@@ -19,7 +19,7 @@ from support.agent.agent_process import AgentProcess, alive
 from support.agent.connect_proxy import Proxy
 from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
-from support.agent.scripted_link import PATIENCE, Link
+from support.agent.scripted_link import TIMEOUT, Link
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def serve(gateway: Gateway) -> AsyncIterator[Callable[[Agent], asyncio.Tas
     for agent, task in serving:
         if not task.done():
             agent.stop()
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await task
 
 
@@ -131,7 +131,7 @@ def gone() -> Callable[[int], Any]:
     """Wait until no process has that pid: dead and reaped, or at least a zombie that only its parent can reap."""
 
     async def wait(pid: int) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while alive(pid):
                 await asyncio.sleep(0.02)
 

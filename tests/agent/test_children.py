@@ -22,7 +22,7 @@ from fairlead.agent.builtin.process.environment import inherited_environment
 
 from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
-from support.agent.scripted_link import PATIENCE, Link
+from support.agent.scripted_link import TIMEOUT, Link
 
 SECRET = "a-token-that-nobody-may-see"
 PASSWORD = "proxy-password"
@@ -56,7 +56,7 @@ def run_agent(tmp_path: Path) -> Iterator[RunAgent]:
     yield start
     for process in started:
         process.kill()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)
 
 
 # -- environment -----------------------------------------------------------------------------------

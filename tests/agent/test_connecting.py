@@ -26,7 +26,7 @@ from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.scripted_server import scripted
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def trust(certificate: Path) -> ssl.SSLContext:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not condition():
             await asyncio.sleep(0.01)
 
@@ -290,12 +290,12 @@ async def test_an_unreachable_gateway_is_logged_once(
     )  # fmt: skip
     lines: list[dict[str, str]] = []
 
-    def told(level: str, words: str) -> list[dict[str, str]]:
+    def logged(level: str, words: str) -> list[dict[str, str]]:
         lines[:] = [json.loads(line) for line in agent.log.splitlines(keepends=True) if line.endswith("\n")]
         return [line for line in lines if line["level"] == level and words in line["message"]]
 
-    await until(lambda: len(told("debug", "cannot be reached")) >= 2)
-    assert len(told("warning", "cannot be reached")) == 1, lines
+    await until(lambda: len(logged("debug", "cannot be reached")) >= 2)
+    assert len(logged("warning", "cannot be reached")) == 1, lines
     assert re.search(r"connecting again (in [0-9.]+ s|at once)$", lines[-1]["message"])
     assert all(line.keys() == {"time", "level", "logger", "message"} for line in lines)
     refuses = b"HTTP/1.1 503 X\r\nRetry-After: 1\r\nContent-Length: 4\r\n\r\nfull"
@@ -307,11 +307,11 @@ async def test_an_unreachable_gateway_is_logged_once(
 
     server = await asyncio.start_server(serve, sock=held)
     try:
-        await until(lambda: len(told("debug", "with 503")) >= 1)
+        await until(lambda: len(logged("debug", "with 503")) >= 1)
     finally:
         server.close()
-    assert len(told("warning", "with 503 (full)")) == 1
-    assert len(told("warning", "cannot be reached")) == 1
+    assert len(logged("warning", "with 503 (full)")) == 1
+    assert len(logged("warning", "cannot be reached")) == 1
     agent.signal(signal.SIGTERM)
     assert await agent.exit_code() == 0
 

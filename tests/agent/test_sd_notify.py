@@ -22,7 +22,7 @@ from fairlead.wire.messages import End
 from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 class Manager:
@@ -43,7 +43,7 @@ class Manager:
             pass
 
     async def until(self, condition: Callable[[list[str]], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 self.listen()
                 if condition([text for _, text in self.heard]):

@@ -157,17 +157,17 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
     ],
 )
 def test_errors_name_the_source_the_value_and_what_is_expected(file: Path, text: str, words: list[str]) -> None:
-    told = faults(text, file)
-    assert f"file {file}" in told
+    message = faults(text, file)
+    assert f"file {file}" in message
     for word in words:
-        assert word in told
+        assert word in message
 
 
 def test_all_errors_are_reported_at_once(file: Path) -> None:
-    told = faults("ulr = 1\n[exec]\nenabled = 'maybe'", file, {"FAIRLEAD_AGENT_TOKN": "x"}, log_format="xml")
-    assert "4 errors" in told
+    message = faults("ulr = 1\n[exec]\nenabled = 'maybe'", file, {"FAIRLEAD_AGENT_TOKN": "x"}, log_format="xml")
+    assert "4 errors" in message
     for word in ("ulr", "exec.enabled", "FAIRLEAD_AGENT_TOKN", "FAIRLEAD_AGENT_TOKEN", "flag --log-format"):
-        assert word in told
+        assert word in message
 
 
 def test_a_password_is_not_repeated(file: Path) -> None:

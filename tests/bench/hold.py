@@ -38,7 +38,7 @@ EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and the kernel spreads within some per cent."""
 PORTS = 6_500
 """Connections from one source address: from a quarter of its ports on (7,058) binding searches for milliseconds."""
-PATIENCE = 1_800.0
+TIMEOUT = 1_800.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class HoldSwarm:
         return children(self._process.pid)
 
     async def holding(self) -> None:
-        deadline, shown = time.monotonic() + PATIENCE, ""
+        deadline, shown = time.monotonic() + TIMEOUT, ""
         while "holding:" not in (lines := self._err.read_text()):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the swarm does not hold its agents:\n{lines[-2000:]}")

@@ -30,7 +30,7 @@ from bench.nodes import BenchGateway, running, say
 from bench.probe import children, memory
 
 MIB = 1 << 20
-PATIENCE = 60.0
+TIMEOUT = 60.0
 PAUSE = 0.03
 """Mean seconds between two echoes: somebody who types fast."""
 AGENT = "bench-1"
@@ -76,7 +76,7 @@ class Terminal:
         times: list[float] = []
         until = time.monotonic() + seconds
         while time.monotonic() < until and len(times) < most:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 times.append(await self.echo())
             await asyncio.sleep(random.uniform(0, 2 * PAUSE))
         return times
@@ -153,7 +153,7 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
     figures: dict[str, object] = {"file_mib": path.stat().st_size // MIB}
     source = {"argv": ["sh", "-c", "stty raw -echo; echo ready; exec cat"]}
     async with Client(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN) as client:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not [one async for one in client.agents() if one.state == "online"]:
                 await asyncio.sleep(0.1)
         async with client.command(AGENT, "shell", source, deadline=600) as command:
@@ -162,7 +162,7 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
             await terminal.echoes(5.0, 30)
             watched = MemoryWatch(node)
             figures["rss_before"] = watched.look()
-            figures["echo_alone"] = quantiles(await terminal.echoes(PATIENCE, most))
+            figures["echo_alone"] = quantiles(await terminal.echoes(TIMEOUT, most))
             looking = asyncio.create_task(watched.keep_looking())
             with reader(gateway.api, path) as process:
                 done = asyncio.create_task(asyncio.to_thread(process.stdout.readline))  # type: ignore[union-attr]
@@ -178,7 +178,7 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
                 await asyncio.to_thread(process.stdout.readline)
                 await asyncio.sleep(STOPPED)
                 held = position(agent.pid, path)
-                figures["echo_stopped"] = quantiles(await terminal.echoes(PATIENCE, most))
+                figures["echo_stopped"] = quantiles(await terminal.echoes(TIMEOUT, most))
                 figures["stopped"] = {
                     "rss": watched.look(),
                     "read_mib": round(position(agent.pid, path) / MIB, 1),
@@ -227,7 +227,7 @@ def main() -> None:
                 figures = asyncio.run(measure(gateway, agent, path, given.echoes))
             finally:
                 agent.terminate()
-                agent.wait(PATIENCE)
+                agent.wait(TIMEOUT)
     show(figures)
     if given.out:
         given.out.write_text(json.dumps(figures, indent=2))

@@ -33,7 +33,7 @@ from bench.api import round_trips
 from bench.probe import cpu_us, free_port
 from support.simulated_fleet import SimulatedFleet
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 WRITES = frozenset(
     {"hset", "hsetnx", "hdel", "hincrby", "set", "del", "unlink", "zadd", "zrem", "zremrangebyscore", "xadd", "xtrim",
      "expire", "pexpire"}
@@ -81,7 +81,7 @@ class BenchGateway:
                 ],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"{name} is not ready:\n{(folder / f'{name}.log').read_text()[-2000:]}")
@@ -104,7 +104,7 @@ class BenchGateway:
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class BenchProcess:
@@ -35,7 +35,7 @@ class BenchProcess:
         return self._process.pid
 
     def wait_listening(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
@@ -50,7 +50,7 @@ class BenchProcess:
         """Make the process collect its garbage; returns the milliseconds."""
         self._gc.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self._gc.exists() or not self._gc.read_text():
             if time.monotonic() > deadline:
                 raise SystemExit(f"{self.name} did not collect")

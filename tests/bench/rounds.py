@@ -22,7 +22,7 @@ from support.simulated_fleet import SOURCES
 
 AT_ONCE = 100
 """Clients that are on their way at the same time."""
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ async def stamped(process: BenchProcess, timer_wheel: TimerWheel, clients: int) 
             answers.append(answered - client.opened)
 
     cpu, started = cpu_us(process.pid), time.perf_counter()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await asyncio.gather(*(work() for _ in range(min(AT_ONCE, clients))))
         seconds = time.perf_counter() - started
         for connection in held:

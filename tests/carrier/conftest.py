@@ -26,7 +26,7 @@ from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
-from support.carrier.raw_client import PATIENCE, RawClient
+from support.carrier.raw_client import TIMEOUT, RawClient
 from support.carrier.servers import AttachedApp, Dial, Serve
 
 CLOSE_TIMEOUT = 0.3
@@ -38,7 +38,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
-async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
+async def until(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(seconds):
         while not condition():  # what is waited for has no event to wait on

@@ -60,7 +60,7 @@ def play(told: dict[str, str], **changed: str) -> subprocess.CompletedProcess[st
 # Before the other test: a fleet that remembers the agent would wait 30 s for it to come back.
 @pytest.mark.parametrize("token", ["AGENT_TOKEN", "PLATFORM_TOKEN"])
 def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str], token: str) -> None:
-    impatient = re.sub(r"PATIENCE = [0-9.]+", "PATIENCE = 2.0", SCRIPT.read_text())
+    impatient = re.sub(r"TIMEOUT = [0-9.]+", "TIMEOUT = 2.0", SCRIPT.read_text())
     assert impatient != SCRIPT.read_text()
     done = play(addresses, script=impatient, **{token: "not-the-right-token"})
     assert done.returncode != 0

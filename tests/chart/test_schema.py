@@ -58,11 +58,11 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("flag", "told"), REFUSED, ids=[flag for flag, _ in REFUSED])
-def test_an_invalid_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, told: str) -> None:
+@pytest.mark.parametrize(("flag", "message"), REFUSED, ids=[flag for flag, _ in REFUSED])
+def test_an_invalid_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, message: str) -> None:
     done = helm("template", "fairlead", str(chart), "--set", flag)
     assert done.returncode != 0, f"--set {flag} was taken"
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_contradicting_values_are_refused_in_words(helm: Helm, chart: Path) -> None:
@@ -81,9 +81,9 @@ def test_contradicting_values_are_refused_in_words(helm: Helm, chart: Path) -> N
     assert "gateways.default.replicas: min 20 is greater than max 10" in refused("gateways.default.replicas.min=20")
     assert "capacity 24001 at 100 moves per second" in refused("gateways.default.capacity=24001")
     for name, instead in RESERVED_ENV.items():
-        told = f"gateways.default.pod.env must not set {name}: {instead}"
+        message = f"gateways.default.pod.env must not set {name}: {instead}"
         if name in ("FAIRLEAD_NODE", "FAIRLEAD_REDIS"):
-            assert told in refused(f"gateways.default.pod.env[0].name={name}", "gateways.default.pod.env[0].value=x")
+            assert message in refused(f"gateways.default.pod.env[0].name={name}", "gateways.default.pod.env[0].value=x")
     assert "must name an account" in refused("operator.serviceAccount.create=false")
 
 

@@ -53,7 +53,7 @@ def test_yaml_of_words_that_mean_something_else(word: str) -> None:
 @pytest.mark.parametrize("args", [("ls",), ("get", "web-1"), ("label", "web-1", "form=tested")])
 def test_agents_ls_has_every_output_format(fleet: CliFleet, args: tuple[str, ...]) -> None:
     def say(form: str) -> str:
-        return told(fleet, "agents", *args, "-o", form)
+        return output_of(fleet, "agents", *args, "-o", form)
 
     assert "web-1" in say("name").splitlines()
     assert json.loads(say("json")) == yaml.safe_load(say("yaml"))
@@ -62,7 +62,7 @@ def test_agents_ls_has_every_output_format(fleet: CliFleet, args: tuple[str, ...
         assert "\x1b" not in say(form)
 
 
-def told(fleet: CliFleet, *args: str) -> str:
+def output_of(fleet: CliFleet, *args: str) -> str:
     """What the command writes to stdout. It runs in this process, because an interpreter for each format would take
     long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
@@ -71,16 +71,16 @@ def told(fleet: CliFleet, *args: str) -> str:
 
 
 def test_why_has_every_output_format(fleet: CliFleet) -> None:
-    data = json.loads(told(fleet, "why", "web-1", "-o", "json"))
+    data = json.loads(output_of(fleet, "why", "web-1", "-o", "json"))
     assert data["agent"]["id"] == "web-1"
     assert data["link"]["node"] == "node-1"
-    assert yaml.safe_load(told(fleet, "why", "web-1", "-o", "yaml"))["agent"] == data["agent"]
-    assert told(fleet, "why", "web-1", "-o", "name") == "web-1\n"
-    assert told(fleet, "why", "web-1").startswith("web-1 is online on node-1 since 20")
+    assert yaml.safe_load(output_of(fleet, "why", "web-1", "-o", "yaml"))["agent"] == data["agent"]
+    assert output_of(fleet, "why", "web-1", "-o", "name") == "web-1\n"
+    assert output_of(fleet, "why", "web-1").startswith("web-1 is online on node-1 since 20")
 
 
 def test_wide_tables_have_the_facts_of_agents(fleet: CliFleet) -> None:
-    head, *rows = told(fleet, "agents", "ls", "-o", "wide", "-l", "os=linux").splitlines()
+    head, *rows = output_of(fleet, "agents", "ls", "-o", "wide", "-l", "os=linux").splitlines()
     assert head.split()[:6] == ["AGENT", "STATE", "NODE", "SINCE", "LABELS", "FACTS"]
     assert "os=linux" in rows[0]
 

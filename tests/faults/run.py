@@ -86,7 +86,7 @@ async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None
     async with Traffic(world, max(rate, RATES.get(name, 0.0))) as traffic:
         await SCENARIOS[name](world, traffic)
         if not world.mended:
-            world.mend()
+            world.repair()
         await world.all_online()
         await asyncio.sleep(1.0)  # some traffic on the fleet as it is now
     await traffic.settle()
@@ -130,8 +130,8 @@ async def _check_states(world: FaultFleet, *, lost_data: bool) -> None:
             url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/results?from=0&follow=true"
             text = ""
             for raw in (await world.http.get(url)).text.splitlines():
-                told = json.loads(raw)
-                text = "" if told.get("kind") == "retry" else text + told.get("text", "")
+                result = json.loads(raw)
+                text = "" if result.get("kind") == "retry" else text + result.get("text", "")
             assert not entry.ends or text == entry.text, f"{node.name} tells other results than before: {entry}"
 
 

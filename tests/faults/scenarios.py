@@ -34,7 +34,7 @@ async def kill_holder(world: FaultFleet, traffic: Traffic) -> None:
     await asyncio.sleep(BUSY)
     victim = await world.holder(entry.agent)
     await kill(victim)
-    world.mend()
+    world.repair()
     await asyncio.sleep(world.rng.uniform(0.5, 3.0))
     await victim.start()
 
@@ -47,7 +47,7 @@ async def kill_caller(world: FaultFleet, traffic: Traffic) -> None:
             await asyncio.sleep(0.02)
     victim = next(node for node in world.nodes if node.name == entry.via)
     await kill(victim)
-    world.mend()
+    world.repair()
     stood = entry.offset
     async with asyncio.timeout(30):
         while not entry.over:
@@ -86,7 +86,7 @@ async def freeze_node(world: FaultFleet, traffic: Traffic) -> None:
             await asyncio.sleep(0.2)
     finally:
         victim.signal(signal.SIGCONT)
-        world.mend()
+        world.repair()
 
 
 async def replace_behind_frozen(world: FaultFleet, traffic: Traffic) -> None:
@@ -109,7 +109,7 @@ async def replace_behind_frozen(world: FaultFleet, traffic: Traffic) -> None:
     finally:
         victim.signal(signal.SIGCONT)
         world.avoided = None
-        world.mend()
+        world.repair()
 
     async def refused() -> float:
         return await world.metric(victim, "fairlead_appends_fenced_total") - before
@@ -126,7 +126,7 @@ async def kill_valkey(world: FaultFleet, traffic: Traffic) -> None:
     os.kill(world.valkey.pid, signal.SIGKILL)
     await asyncio.sleep(world.rng.uniform(0.2, 2.0))
     await world.valkey.restart()
-    world.mend()
+    world.repair()
 
 
 async def freeze_valkey(world: FaultFleet, traffic: Traffic) -> None:
@@ -135,7 +135,7 @@ async def freeze_valkey(world: FaultFleet, traffic: Traffic) -> None:
     os.kill(world.valkey.pid, signal.SIGSTOP)
     await asyncio.sleep(world.rng.uniform(2.0, 6.0))
     os.kill(world.valkey.pid, signal.SIGCONT)
-    world.mend()
+    world.repair()
 
 
 async def empty_valkey(world: FaultFleet, traffic: Traffic) -> None:
@@ -143,7 +143,7 @@ async def empty_valkey(world: FaultFleet, traffic: Traffic) -> None:
     await asyncio.sleep(BUSY)
     await world.redis("FLUSHALL")
     world.ledger.emptied = time.monotonic()
-    world.mend()
+    world.repair()
     world.ledger.told.clear()  # what was stored is gone with the rest; what comes now must be stored
     took = await world.all_online(30)
     for node in world.nodes:
@@ -155,7 +155,7 @@ async def drop_agents(world: FaultFleet, traffic: Traffic) -> None:
     """All links cut at once."""
     await asyncio.sleep(BUSY)
     cut = world.balancer.cut()
-    world.mend()
+    world.repair()
     assert cut >= len(world.names)
 
 
@@ -163,7 +163,7 @@ async def half_open(world: FaultFleet, traffic: Traffic) -> None:
     """A third of the links stands and carries nothing more."""
     await asyncio.sleep(BUSY)
     assert world.balancer.hush(0.35) > 0
-    world.mend()
+    world.repair()
 
 
 async def one_identity_twice(world: FaultFleet, traffic: Traffic) -> None:
@@ -215,7 +215,7 @@ async def cut_off(world: FaultFleet, traffic: Traffic) -> None:
     await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
     line.hushed = False
     line.cut()
-    world.mend()
+    world.repair()
     await _until(lambda: world.metric(node, "fairlead_redis_up"), "the node did not come back", 20)
 
 
@@ -228,7 +228,7 @@ async def lose_thousand(world: FaultFleet, traffic: Traffic) -> None:
         await world.linked(len(world.names) + start + 100)
     await world.all_online()
     assert world.balancer.cut() >= len(world.everybody)
-    world.mend()
+    world.repair()
 
 
 async def slow_readers(world: FaultFleet, traffic: Traffic) -> None:
@@ -276,8 +276,8 @@ async def _over(world: FaultFleet, node: NodeProcess, metric: str, limit: float)
     return float(await world.metric(node, metric) > limit)
 
 
-async def _until(value: Callable[[], Awaitable[float]], otherwise: str, patience: float = 20) -> None:
-    deadline = time.monotonic() + patience
+async def _until(value: Callable[[], Awaitable[float]], otherwise: str, timeout: float = 20) -> None:
+    deadline = time.monotonic() + timeout
     while not await value():
         assert time.monotonic() < deadline, otherwise
         await asyncio.sleep(0.1)

@@ -20,7 +20,7 @@ from support.ledger import Entry, Way, line
 
 DEADLINE = 120.0
 """Seconds that a command has: far longer than any fault here lasts, on a busy machine too. None may run into it."""
-PATIENCE = 180.0
+TIMEOUT = 180.0
 """Seconds after which a caller gives up: a command that says nothing until then is lost."""
 PAUSE = 0.2
 TWINS = 0.2
@@ -54,7 +54,7 @@ class Traffic:
         """Wait until every caller has its end or has given up. Raises what a caller has failed with."""
         done: set[asyncio.Task[None]] = set()
         if self._callers:
-            done, _ = await asyncio.wait(self._callers, timeout=PATIENCE + 10)
+            done, _ = await asyncio.wait(self._callers, timeout=TIMEOUT + 10)
         for caller in self._callers:
             caller.cancel()
         for caller in done:
@@ -82,7 +82,7 @@ class Traffic:
             await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, entry: Entry, pause: float) -> None:
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + TIMEOUT
         entry.news.append(time.monotonic())
         twin = self._world.rng.random() < TWINS
         helpers = []
@@ -152,33 +152,33 @@ class Traffic:
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
 
-    def _take(self, entry: Entry, told: dict[str, object]) -> None:
-        if "offset" in told:
+    def _take(self, entry: Entry, line: dict[str, object]) -> None:
+        if "offset" in line:
             entry.news.append(time.monotonic())
             entry.heard.append(entry.news[-1])
-            offset = told["offset"]
+            offset = line["offset"]
             assert isinstance(offset, int)
-            void = told["kind"] == "retry" and offset > entry.offset  # dropped before this reader had read it
+            void = line["kind"] == "retry" and offset > entry.offset  # dropped before this reader had read it
             if offset != entry.offset and not void:
                 entry.wrong = f"offset {offset} in place of {entry.offset}"
             entry.offset = offset + 1
-            if told["kind"] == "retry":
+            if line["kind"] == "retry":
                 entry.pieces.clear()
                 if entry.way is not Way.SAFE:
                     entry.wrong = "run again, though it was not safe"
             else:
-                entry.pieces.append(str(told["text"]))
-        elif isinstance(end := told.get("end"), dict):
+                entry.pieces.append(str(line["text"]))
+        elif isinstance(end := line.get("end"), dict):
             entry.news.append(time.monotonic())
             entry.ends.append(str(end["state"]))
             if end["error"]:
                 entry.error = str(end["error"]["code"])
-        elif isinstance(error := told.get("error"), dict):
+        elif isinstance(error := line.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
                 entry.news.append(time.monotonic())
-        elif "id" in told:
-            entry.id = str(told["id"])
+        elif "id" in line:
+            entry.id = str(line["id"])
             entry.ids.add(entry.id)
 
     async def _repeat(self, entry: Entry, pause: float, give_up: float) -> None:
@@ -192,12 +192,12 @@ class Traffic:
             except httpx2.RequestError:
                 pass
             else:
-                told = answer.json()
+                posted = answer.json()
                 if answer.status_code == 202:
-                    entry.ids.add(str(told["id"]))
+                    entry.ids.add(str(posted["id"]))
                     return
-                if not told["temporary"] or answer.status_code == 409:
-                    if told["code"] == "idempotency_conflict":
+                if not posted["temporary"] or answer.status_code == 409:
+                    if posted["code"] == "idempotency_conflict":
                         entry.wrong = "the same body was called another"
                     return
             await self._breathe()

@@ -33,7 +33,7 @@ from support.ledger import Ledger
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 HEARTBEAT = 3
 
 
@@ -60,7 +60,7 @@ class NodeProcess:
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
             )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := READY.search(self.log(before))):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} did not start:\n{self.log(before)}")
@@ -85,7 +85,7 @@ class NodeProcess:
     async def ended(self) -> int:
         """Wait for its end; the exit code."""
         assert self._process is not None
-        return await asyncio.to_thread(self._process.wait, PATIENCE)
+        return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
     async def stop(self) -> None:
         if self.running:
@@ -257,13 +257,13 @@ class FaultFleet:
                 self.ledger.executed(key)
             self.ledger.told |= set(machine.booked("told"))
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         """The fault ends now: from here on the fleet heals."""
         self.mended = time.monotonic()
 
     async def linked(self, count: int) -> None:
         """Wait until the nodes hold that many agents."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while sum([await self.metric(node, "fairlead_agents") for node in self.nodes]) < count:
                 await asyncio.sleep(0.1)
 
@@ -278,7 +278,7 @@ class FaultFleet:
         await writer.drain()
         return writer
 
-    async def all_online(self, timeout: float = PATIENCE) -> float:
+    async def all_online(self, timeout: float = TIMEOUT) -> float:
         """Wait until every agent is online at every running node; seconds that it took."""
         began = time.monotonic()
         while True:
@@ -314,7 +314,7 @@ class FaultFleet:
 
     async def redis(self, *args: str | bytes | int) -> Reply:
         """One command to Valkey, repeated while it is away."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 return await self.store.submit(*args)
@@ -329,7 +329,7 @@ class FaultFleet:
 
     async def holder(self, agent: str) -> NodeProcess:
         """The node that holds `agent` now."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self.http.get(f"http://127.0.0.1:{self.a_node().api}/v1/agents/{agent}")
                 for node in self.nodes:

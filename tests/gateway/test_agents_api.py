@@ -140,11 +140,11 @@ async def test_an_agent_is_disconnected_and_asked_to_reconnect(
     assert (answer.status_code, answer.json()) == (202, {"id": peer.agent, "node": "node-1"})
     assert await peer.close_code() == CloseCode.DISCONNECTED
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         found = await api.agent(peer.agent)
         return bool(found["state"] == "away" and found["last_reason"] == "disconnected by the platform: reconnect")
 
-    await until(told)
+    await until(is_shown)
     answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
@@ -158,11 +158,11 @@ async def test_an_agent_reports_its_recent_failures(
     command = await api.start(peer.agent, deadline=0.2)
     await peer.command()
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as timeout: deadline")
 
-    await until(told)
+    await until(is_shown)
 
 
 async def test_the_last_five_failures_are_listed_with_the_latest_first(
@@ -172,7 +172,7 @@ async def test_the_last_five_failures_are_listed_with_the_latest_first(
     await peer.greet()
     expected: list[str] = []
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         return [one["what"] for one in (await api.agent(peer.agent))["recent_failures"]] == expected[:5]
 
     for n in range(6):
@@ -181,7 +181,7 @@ async def test_the_last_five_failures_are_listed_with_the_latest_first(
         code = f"fault\n{n}"  # what an agent calls its error stays one line
         await peer.send(Ack(id=command), End(id=command, total=0, state="error", error=Error(code=code)))
         expected.insert(0, f"command {command} ended as failed: fault {n}")
-        await until(told)
+        await until(is_shown)
 
 
 @pytest.mark.parametrize(
@@ -197,11 +197,11 @@ async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
     await peer.send(Ack(id=command, state="refused", error=error))
     assert (await api.end(command))["error"]["code"] == code
 
-    async def told() -> bool:
+    async def is_shown() -> bool:
         troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as failed: {code}")
 
-    await until(told)
+    await until(is_shown)
 
 
 async def test_results_are_sent_as_server_sent_events(

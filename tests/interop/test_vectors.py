@@ -27,7 +27,7 @@ MESSAGES = [v for v in load_messages() if v["direction"] == "gateway-to-agent"]
 HELLO, WELCOME, HB, ACK, CHUNK, END, CREDIT, EVENT, BYE = 1, 2, 3, 5, 6, 7, 8, 10, 14
 GREETING = {"t": WELCOME, "sid": "s", "gen": 1, "now": 1, "hb": 25_000}
 SOON = {"first": 20, "base": 20, "cap": 50}  # ms: no test waits for a reconnect
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class ScriptedGateway:
@@ -56,19 +56,19 @@ class ScriptedGateway:
         await self._server.wait_closed()
 
     async def accept(self) -> None:
-        self.socket = await asyncio.wait_for(self._connections.get(), PATIENCE)
+        self.socket = await asyncio.wait_for(self._connections.get(), TIMEOUT)
 
     async def say(self, *messages: dict[str, Any]) -> None:
         assert self.socket is not None
         for message in messages:
             await self.socket.send(json.dumps(message))
         # The agent answers pings in the order of reading: with the pong, it has read all of it.
-        await asyncio.wait_for(await self.socket.ping(), PATIENCE)
+        await asyncio.wait_for(await self.socket.ping(), TIMEOUT)
 
     async def hear(self) -> dict[str, Any]:
         """The next message that the agent must send."""
         assert self.socket is not None
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (message := dict(json.loads(await self.socket.recv())))["t"] in (HB, CREDIT):
                 pass
         return message
@@ -77,7 +77,7 @@ class ScriptedGateway:
         """Read on until the agent closes."""
         assert self.socket is not None
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
                     await self.socket.recv()
         except ConnectionClosed as closed:

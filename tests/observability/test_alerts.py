@@ -206,6 +206,14 @@ CASES = {
             {operator("rebalances_total", ',outcome="Even"'): "0+1x10"},
         ),
     ),
+    "FairleadSignalQueryFailing": Case(
+        "12m",
+        {operator("condition", ',condition="PrometheusQueried"'): "0x20"},
+        (
+            {operator("condition", ',condition="PrometheusQueried"'): "0x8 1x12"},
+            {operator("condition", ',condition="Rebalanced"'): "0x20"},
+        ),
+    ),
     "FairleadCanaryFailed": Case(
         "6m",
         {operator("canaries_total", ',outcome="Failed"'): "0x4 1x6"},

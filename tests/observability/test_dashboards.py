@@ -101,33 +101,33 @@ async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
     assert [line for line in unmoved if not line.startswith(tuple(STILL))] == []
 
-    def told(name: str) -> PanelAnswer:
+    def answer_of(name: str) -> PanelAnswer:
         (one,) = [one for one in given if one.name.startswith(name)]
         return one
 
     # The numbers are those of the load, and not just other ones.
-    links = told("overview: Links: ")
+    links = answer_of("overview: Links: ")
     assert peak(links.idle) == LINKS
     assert peak(links.busy) == LINKS + AGENTS
-    commands = told("overview: Commands: accepted")
+    commands = answer_of("overview: Commands: accepted")
     assert peak(commands.idle) == 0 < peak(commands.busy)
-    closed = told("overview: Links closed: ")
+    closed = answer_of("overview: Links closed: ")
     assert peak(closed.idle) == 0
     assert peak(closed.busy, code="1006") > AGENTS / 10, "the storms"
     assert peak(closed.busy, code="4000") > 0, "the drain"
-    refused = told("overview: Upgrades refused: ")
+    refused = answer_of("overview: Upgrades refused: ")
     assert peak(refused.busy, reason="token") > 0
-    ends = told("overview: Ends: ")
+    ends = answer_of("overview: Ends: ")
     assert not peak(ends.idle, state="ok")
     assert peak(ends.busy, state="ok") > 0
-    assert peak(told("overview: Lost links: ").busy) > 1
-    leaving = told("nodes: Draining: ")
+    assert peak(answer_of("overview: Lost links: ").busy) > 1
+    leaving = answer_of("nodes: Draining: ")
     assert peak(leaving.idle) == 0 < peak(leaving.busy, pod="node-2")
-    up = told("redis-tracing: Redis: ")
+    up = answer_of("redis-tracing: Redis: ")
     assert min(value for one in up.busy for _, value in one.points) == 0, "the freeze"
-    assert peak(told("redis-tracing: Errors: ").busy) >= 1
+    assert peak(answer_of("redis-tracing: Errors: ").busy) >= 1
     for name in ("sent", "received"):
-        assert peak(told(f"redis-tracing: Doorbells: {name}").busy) > 0
+        assert peak(answer_of(f"redis-tracing: Doorbells: {name}").busy) > 0
 
 
 async def exemplars_are_kept(watched: WatchedFleet) -> None:

@@ -177,6 +177,8 @@ async def test_missing_right_is_named(world: OperatorNamespace, lost: PolicyRule
     _, kinds, _ = lost
     await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
     more: Object = {"ingress": {}} if "ingresses" in kinds else {}
+    if "controllerrevisions" in kinds:
+        more = {"rollout": {"canary": {}}}
     if "httproutes" in kinds:
         more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
     status = await world.reconcile(world.reconciler(await world.gateway(**more)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -74,7 +75,7 @@ def test_reconnect_needs_pods_that_accept_all_links_in_time(links: int, required
     assert ReconnectRule().required_pods(snapshot(links, spec=spec)) == required
 
 
-def loaded(signals: ScalingSignals, looks: int = 1, **load: float) -> Snapshot:
+def loaded(signals: ScalingSignals, looks: int = 1, **load: Any) -> Snapshot:
     """Four pods that have reported this load `looks` times, once in ten seconds."""
     spec = msgspec.structs.replace(SPEC, scaling=Scaling(signals=signals))
     pods = tuple(replace(PodObservation(f"p{i}", age=1.0, links=10, capacity=1000), **load) for i in range(4))
@@ -97,7 +98,7 @@ def loaded(signals: ScalingSignals, looks: int = 1, **load: float) -> Snapshot:
     ],
 )
 def test_signal_requires_pods_by_its_target(
-    rule: SignalRule, signals: ScalingSignals, load: dict[str, float], required: int
+    rule: SignalRule, signals: ScalingSignals, load: dict[str, Any], required: int
 ) -> None:
     found = loaded(signals, **load)
     assert rule.required_pods(found) == required
@@ -109,8 +110,13 @@ def test_signal_requires_pods_by_its_target(
 def test_more_of_a_signal_never_requires_fewer_pods(less: float, more: float, percent: int) -> None:
     less, more = sorted((less, more))
     signals = ScalingSignals(cpu_percent=percent, memory_percent=percent, loop_lag_millis=percent / 10)
-    for rule, field in ((CpuRule(), "cpu"), (MemoryRule(), "memory"), (LoopLagRule(), "lag_ms")):
-        some, others = (rule.required_pods(loaded(signals, **{field: value})) for value in (less, more))
+    pairs: tuple[tuple[SignalRule, str], ...] = (
+        (CpuRule(), "cpu"),
+        (MemoryRule(), "memory"),
+        (LoopLagRule(), "lag_ms"),
+    )
+    for rule, field in pairs:
+        some, others = (rule.required_pods(loaded(signals, 1, **{field: value})) for value in (less, more))
         assert some <= others
 
 

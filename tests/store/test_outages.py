@@ -7,36 +7,20 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fairlead.errors import BusUnavailable, ConfigError, NotAnswered
-from fairlead.store.backlog import LIMITS, Priority
+from fairlead.store.backlog import Priority
 from fairlead.store.batch import BATCH_LIMIT, PROGRESS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets
-from fairlead.store.script import Script
 
-Connect = Callable[[str], Awaitable[Pipeliner]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
-
-COMMANDS = LIMITS[Priority.COMMANDS]
-
-COUNT = Script("count", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
-REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .. ARGV[1])")
-BROKEN = Script("broken", "#!lua\nthis is not Lua")
-
-
-async def failure(call: asyncio.Future[Any]) -> BaseException | None:
-    """The error of a call, None when it succeeded; fails when there is no answer within 5 s."""
-    await asyncio.wait([call], timeout=5)
-    assert call.done()
-    return call.exception()
+from support.store_calls import COMMANDS, COUNT, Connect, Until, failure
 
 
 async def test_a_call_for_many_fails_as_a_whole_when_the_server_is_frozen(

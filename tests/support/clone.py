@@ -11,19 +11,24 @@ ROOT = Path(__file__).resolve().parents[2]
 UV = ROOT / ".cache" / "uv" / "uv"
 
 
-def clone_into(folder: Path) -> None:
-    """Copy all files that git has or would take. The uv that this clone has comes along, if there is one."""
+def project_files(*patterns: str) -> list[Path]:
+    """All files of the project, those that git has or would take; with `patterns`, those that match one of them."""
     listing = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *patterns],
         cwd=ROOT,
         capture_output=True,
         check=True,
         timeout=30,
     ).stdout
-    for name in filter(None, listing.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def clone_into(folder: Path) -> None:
+    """Copy all files of the project. The uv that this clone has comes along, if there is one."""
+    for path in project_files():
+        copy = folder / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
     if UV.exists():
         (folder / ".cache" / "uv").mkdir(parents=True)
         shutil.copy2(UV, folder / ".cache" / "uv" / "uv")

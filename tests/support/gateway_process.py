@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds, far more than it takes: the machine may be busy with other tests."""
 
 
@@ -33,7 +33,7 @@ class ServeProcess:
         self.link = self.api = self.admin = ""
 
     def wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := READY.search(self.log())):
             assert self.process.poll() is None, self.log()
             assert time.monotonic() < deadline, self.log()
@@ -52,7 +52,7 @@ class ServeProcess:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(PATIENCE)
+            return self.process.wait(TIMEOUT)
         except subprocess.TimeoutExpired:
             self.process.kill()
             return self.process.wait()

@@ -120,10 +120,10 @@ class Judgement:
 
     def describe(self) -> str:
         """What is wrong, command by command."""
-        told = []
+        lines = []
         for word, entries in (("lost", self.lost), ("doubled", self.doubled), ("broken", self.broken)):
-            told += [f"{word}: {entry}" for entry in entries[:5]]
-        return "\n".join(told)
+            lines += [f"{word}: {entry}" for entry in entries[:5]]
+        return "\n".join(lines)
 
 
 class Ledger:
@@ -189,8 +189,8 @@ class Ledger:
         if entry.error == "cancel_unconfirmed" and not entry.unconfirmed:
             return True
         if entry.error == "agent_offline":
-            told = entry.news[-1]
-            if any(told - OFFLINE < at < told for at in heard):
+            latest = entry.news[-1]
+            if any(latest - OFFLINE < at < latest for at in heard):
                 return True
         if "cancelled" in entry.ends and entry.way is not Way.CANCEL:
             return True

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as Encoded
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Collector:
 
     def wait(self, condition: Callable[[], bool], what: str = "") -> None:
         """Until it holds; what came tells why it does not."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, f"{what}: {[span.name for span in self.spans]}"
             time.sleep(0.02)

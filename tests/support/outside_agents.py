@@ -17,7 +17,7 @@ from pathlib import Path
 from support.kube import INGRESS, Kube, behind
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
-PATIENCE = 120.0
+TIMEOUT = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def agents(hosts: Mapping[str, str], token: str, folder: Path) -> Iterator[None]
 def runs_commands(kube: Kube, platform: OutsidePlatform, agent: str, folder: Path) -> None:
     """It is online, and answers each of some commands, whichever pod is asked for them."""
     try:
-        kube.until(f"{agent} online", lambda: platform.online(agent), PATIENCE)
+        kube.until(f"{agent} online", lambda: platform.online(agent), TIMEOUT)
     except AssertionError:
         print((folder / f"{agent}.log").read_text(), file=sys.stderr)
         raise

@@ -17,7 +17,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class Swarm:
@@ -37,13 +37,13 @@ class Swarm:
         return self._err.read_text()
 
     def until_holding(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while "holding:" not in self.said:
             assert self.process.poll() is None, self.said
             assert time.monotonic() < deadline, self.said
             time.sleep(0.02)
 
-    def result(self, timeout: float = PATIENCE) -> dict[str, Any]:
+    def result(self, timeout: float = TIMEOUT) -> dict[str, Any]:
         out, _ = self.process.communicate(timeout=timeout)
         assert out, self.said
         found: dict[str, Any] = json.loads(out)

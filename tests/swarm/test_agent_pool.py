@@ -35,7 +35,7 @@ from fairlead.wire.messages import (
 
 CODEC = gateway_codec(SUBPROTOCOL_MSGPACK)
 SOON = Retry(first=20, base=20, cap=50)  # ms: no test waits for a reconnect
-PATIENCE = 20.0
+TIMEOUT = 20.0
 M = TypeVar("M", bound=Message)
 
 
@@ -50,7 +50,7 @@ class PoolLink:
             await self.socket.send(CODEC.encode(message))
 
     async def hear(self) -> FromAgent | None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return CODEC.decode(await self.socket.recv())
 
     async def expect(self, kind: type[M]) -> M:
@@ -95,7 +95,7 @@ async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> As
         running = asyncio.create_task(pool.run())
         waited = asyncio.create_task(done.wait())
         try:
-            await asyncio.wait({failed, waited, running}, timeout=2 * PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({failed, waited, running}, timeout=2 * TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
                 failed.result()
             assert done.is_set(), "the scripts were not played to their end"

@@ -49,9 +49,9 @@ def test_quantiles_are_right_to_the_bucket(values: list[float], q: float) -> Non
         (one if i % 2 else two).add(value)
     one.merge(two)
     exact = sorted(values)[math.ceil(len(values) * q) - 1]
-    told = one.quantile(q)
-    assert told is not None
-    assert exact / 1.06 <= told <= exact * 1.06
+    estimate = one.quantile(q)
+    assert estimate is not None
+    assert exact / 1.06 <= estimate <= exact * 1.06
     assert (one.count, one.longest) == (len(values), max(values))
 
 

@@ -18,7 +18,7 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Welcome
 
 from support.otlp_collector import Collector, collecting
 from support.telemetry.node import MakeNode, Node
-from support.telemetry.platform_api import PATIENCE, Platform
+from support.telemetry.platform_api import TIMEOUT, Platform
 from support.telemetry.scripted_agent import ScriptedLink
 
 AGENT = """
@@ -128,4 +128,4 @@ def start_agent(tmp_path: Path) -> Iterator[Callable[[Node, str, Collector], Awa
     yield start
     for process in running:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(TIMEOUT)

@@ -46,9 +46,9 @@ async def eventually(texts: Iterable[str], node: Node, *args: str) -> str:
     """What `fairlead` writes, once it has all of `texts` in it: a busy node may not have answered in time."""
     async with asyncio.timeout(60):
         while True:
-            told = await asyncio.to_thread(fairlead, node, *args)
-            if all(text in told for text in texts):
-                return told
+            output = await asyncio.to_thread(fairlead, node, *args)
+            if all(text in output for text in texts):
+                return output
             await asyncio.sleep(0.2)
 
 
@@ -147,10 +147,10 @@ async def test_link_stats_have_the_latencies_of_a_session(
     assert 0.09 < spent["first_byte"] < spent["run"]
     assert spent["run"] > 0.18
 
-    told = await eventually(["round trip 500.0 ms"], asked, "why", "slow-1")
-    assert re.search(r"round trips p50 [12]\d\.\d ms, p99 [34]\d\d\.\d ms", told)
-    assert "2 commands ended on this link, 1 of them failed" in told
-    assert "first_byte" in told
+    output = await eventually(["round trip 500.0 ms"], asked, "why", "slow-1")
+    assert re.search(r"round trips p50 [12]\d\.\d ms, p99 [34]\d\d\.\d ms", output)
+    assert "2 commands ended on this link, 1 of them failed" in output
+    assert "first_byte" in output
 
     # The next link begins anew, and says how the one before ended.
     await agent.close()

@@ -49,14 +49,14 @@ async def test_each_event_is_one_json_line_with_its_ids(
     async with asyncio.timeout(60):
         while not [line for line in lines(node) if "left" in line["message"]]:
             await asyncio.sleep(0.05)
-    told = lines(node)
-    assert all({"time", "level", "logger", "message"} <= line.keys() and line["node"] == "told" for line in told)
-    (linked,) = [line for line in told if "linked" in line["message"]]
+    logged = lines(node)
+    assert all({"time", "level", "logger", "message"} <= line.keys() and line["node"] == "told" for line in logged)
+    (linked,) = [line for line in logged if "linked" in line["message"]]
     assert (linked["agent"], linked["session"]) == ("told-1", sid)
-    (failed,) = [line for line in told if line.get("command") == command]
+    (failed,) = [line for line in logged if line.get("command") == command]
     assert (failed["agent"], failed["session"], failed["trace"]) == ("told-1", sid, command.replace("-", ""))
     assert "no_luck" in failed["message"]
-    (left,) = [line for line in told if "left" in line["message"]]
+    (left,) = [line for line in logged if "left" in line["message"]]
     assert (left["agent"], left["session"]) == ("told-1", sid)
     assert "closed by the agent with 1000" in left["message"]
 
@@ -97,10 +97,10 @@ async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node
             await asyncio.sleep(0.1)
     assert (_sum(node, "agents linked", "linked,"), _sum(node, "agents left", "left:")) == (STORM, STORM)
     # Each of the two kinds: a line at once whenever it begins anew, and one a second.
-    told = [line for line in lines(node) if line["logger"] == "fairlead.routing"]
-    assert len(told) <= 2 * (2 * rounds + seconds + 2)
+    logged = [line for line in lines(node) if line["logger"] == "fairlead.routing"]
+    assert len(logged) <= 2 * (2 * rounds + seconds + 2)
     for kind in ("agents linked", "agents left"):
-        at = [line["time"] for line in told if line.get("event") == kind]
+        at = [line["time"] for line in logged if line.get("event") == kind]
         assert len(at) <= seconds + 2
     others = [line["message"] for line in lines(node) if line["logger"] != "fairlead.routing"]
     assert len(others) < 20, others[:20]
@@ -108,21 +108,21 @@ async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node
 
 def _sum(node: Node, event: str, single: str) -> int:
     """The number of events of a kind that the log has reported."""
-    told = lines(node)
-    singles = [line for line in told if line["message"].startswith("agent ") and single in line["message"]]
-    return len(singles) + sum(int(line["count"]) for line in told if line.get("event") == event)
+    logged = lines(node)
+    singles = [line for line in logged if line["message"].startswith("agent ") and single in line["message"]]
+    return len(singles) + sum(int(line["count"]) for line in logged if line.get("event") == event)
 
 
 class Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.setFormatter(JsonFormatter())
-        self.told: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         assert "\n" not in line
-        self.told.append(json.loads(line))
+        self.logged.append(json.loads(line))
 
 
 @pytest.fixture
@@ -140,7 +140,7 @@ def test_an_exception_stays_in_its_line(kept: tuple[logging.Logger, Kept]) -> No
         raise ValueError("two\nlines")
     except ValueError:
         logger.exception("failed for %s", "web-1", extra=ids(agent="web-1", command="c", session=""))
-    (line,) = handler.told
+    (line,) = handler.logged
     assert (line["message"], line["agent"], line["command"], line["level"]) == (
         "failed for web-1",
         "web-1",
@@ -160,16 +160,16 @@ async def test_an_aggregator_logs_the_first_event_at_once_and_counts_the_rest(
     for n in range(50):
         digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
     digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")
-    assert [line["message"] for line in handler.told] == ["agent 0 left", "agent 1 linked"]
+    assert [line["message"] for line in handler.logged] == ["agent 0 left", "agent 1 linked"]
     async with asyncio.timeout(20):
-        while len(handler.told) < 3:
+        while len(handler.logged) < 3:
             await asyncio.sleep(0.02)
-    summary = handler.told[2]
+    summary = handler.logged[2]
     assert (summary["event"], summary["count"]) == ("agents left", 49)
     assert "29 other" in summary["message"], "details are bounded"
     digest.note(
         "agents left", "1", logging.INFO, "agent %d left", 50
     )  # its second is not over: counted, and told at the end
     digest.aclose()
-    assert [line.get("count") for line in handler.told[3:]] == [1]
+    assert [line.get("count") for line in handler.logged[3:]] == [1]
     assert sys.getsizeof(digest) < 1000

@@ -34,6 +34,14 @@ class RuleStatus(ApiStruct, frozen=True, kw_only=True):
     reason: str
 
 
+class ComparedAutoscaler(ApiStruct, frozen=True, kw_only=True):
+    """What another autoscaler would do on the same reports."""
+
+    name: Annotated[str, Meta(description="hpa or keda.")]
+    replicas: Annotated[int, Meta(description="Pods that it would set.")]
+    reason: str = ""
+
+
 class ReplicaBounds(ApiStruct, frozen=True, kw_only=True):
     """The bounds of `spec.replicas` when the decision was made."""
 
@@ -92,6 +100,9 @@ class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     limited: Annotated[bool, Meta(description="Whether replicas.max or the limit of a step reduced it.")] = False
     rules: Annotated[list[RuleStatus], Meta(description="What each scaling rule asks for.")] = []
     removal: RemovalStatus = RemovalStatus()
+    comparison: Annotated[
+        list[ComparedAutoscaler], Meta(description="Mode DryRun: what other autoscalers would do on the same reports.")
+    ] = []
     bounds: ReplicaBounds = ReplicaBounds()
     inputs: DecisionInputs = DecisionInputs()
 

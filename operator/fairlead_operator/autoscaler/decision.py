@@ -10,11 +10,12 @@ which one goes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
-from fairlead_operator.api.gateway_status import DecisionInputs, RuleStatus
+from fairlead_operator.api.gateway_status import ComparedAutoscaler, DecisionInputs, RuleStatus
+from fairlead_operator.autoscaler.comparison import compare
 from fairlead_operator.autoscaler.history.fleet_history import STEP_SECONDS, History
 from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
 from fairlead_operator.autoscaler.observation import FleetObservation
@@ -72,6 +73,8 @@ class Decision:
     """With DOWN: the pod that should be removed."""
     hold: RemovalHold | None = None
     """What keeps the number of pods from falling; None with DOWN."""
+    comparison: tuple[ComparedAutoscaler, ...] = ()
+    """What other autoscalers would do; only in the mode DryRun."""
 
     @property
     def required(self) -> int:
@@ -85,6 +88,8 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     rules = tuple(rule.evaluate(snapshot) for rule in RULES)
     target = _target(rules, snapshot)
     history = snapshot.history.want(target.replicas, now, spec.scaling.window_seconds or LOST_SECONDS)
+    comparison, compared = compare(snapshot)
+    history = replace(history, compared=compared)
     snapshot = Snapshot(fleet, snapshot.inputs, history, spec, now)
     current = fleet.replicas
     needed = RemovalHold(target.winner, target.reason)
@@ -94,7 +99,9 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     ) -> Decision:
         kept = history.decided(current, now, removal=action is Action.DOWN, short_of_pods=short)
         limited = cut or target.winner == "max"
-        return Decision(action, target, replicas, reason, limited, rules, snapshot.inputs, kept, victim, hold)
+        return Decision(
+            action, target, replicas, reason, limited, rules, snapshot.inputs, kept, victim, hold, comparison
+        )
 
     short = required(rules) >= 2 * max(1, snapshot.inputs.ready)
     panic = short or _is_rejecting(snapshot)

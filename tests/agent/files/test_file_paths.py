@@ -35,9 +35,9 @@ async def test_paths_outside_the_roots_are_refused(get: Call, put: Call, folder:
     (folder / "chain").symlink_to("out/base/link")
     path = path.format(root=folder)
     end = (await get(path))[2] if method == "get" else await put(path, b"overwritten", parents=True)
-    told = error(end)
-    assert told.code == "path_forbidden"
-    assert told.details["path"] == path
+    failure = error(end)
+    assert failure.code == "path_forbidden"
+    assert failure.details["path"] == path
     assert (folder.parent / "secret").read_text() == "secret"
     assert sorted(os.listdir(folder.parent)) == ["base", "secret"]
 
@@ -138,9 +138,9 @@ async def test_a_path_without_permission_is_reported(gateway: Gateway, agent_pro
     agent_process("-c", UNPRIVILEGED, gateway.url)
     link = await gateway.linked()
     await link.command("g", "file.get", {"path": "/etc/shadow"})
-    told = error(await link.end("g"))
-    assert told.code == "permission_denied"
-    assert "/etc/shadow" in told.message
+    failure = error(await link.end("g"))
+    assert failure.code == "permission_denied"
+    assert "/etc/shadow" in failure.message
     await link.command("p", "file.put", {"path": "/etc/fairlead-test"})
     await link.feed_end("p")
     assert error(await link.end("p")).code == "permission_denied"

@@ -162,12 +162,12 @@ async def test_a_full_disk_ends_put_and_leaves_nothing(
             break
         await link.feed("c", bytes(64 << 10))
         sent += 64 << 10
-    told = error(await link.end("c"))
-    assert told.code == "disk_full"
-    assert reason in told.message
-    assert str(folder / "big") in told.message
-    assert 500_000 < int(str(told.details["bytes"])) <= MB
-    assert told.temporary
+    failure = error(await link.end("c"))
+    assert failure.code == "disk_full"
+    assert reason in failure.message
+    assert str(folder / "big") in failure.message
+    assert 500_000 < int(str(failure.details["bytes"])) <= MB
+    assert failure.temporary
     await link.command("ls", "exec", {"argv": ["ls", "-A", str(folder)]})
     await link.end("ls")
     assert link.output("ls") == b"", "the temporary file was left behind"

@@ -201,15 +201,15 @@ def test_a_writable_root_that_the_agent_loads_modules_from_is_refused(tool: Path
     environment = {"PATH": "/usr/bin:/bin", "FAIRLEAD_AGENT_TOKEN": "t", "FAIRLEAD_AGENT_EXEC_ALLOW": str(tool)}
     if way == "PYTHONPATH":
         environment["PYTHONPATH"] = str(data)
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "fairlead", "agent", "run", "--id", "a", "--url", "ws://127.0.0.1:1"],
         env={**environment, "FAIRLEAD_AGENT_FILE_PUT_ROOTS": str(data)},
         cwd=data if way == "working directory" else elsewhere,
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert told.returncode == 2
+    assert done.returncode == 2
     assert (
-        f"file_put.roots: {data} contains or lies in {data} (a folder that the agent loads modules from)" in told.stderr
+        f"file_put.roots: {data} contains or lies in {data} (a folder that the agent loads modules from)" in done.stderr
     )
 
 

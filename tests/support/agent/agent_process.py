@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from support.agent.scripted_link import PATIENCE
+from support.agent.scripted_link import TIMEOUT
 
 
 class AgentProcess:
@@ -43,7 +43,7 @@ class AgentProcess:
         self._process.send_signal(number)
 
     async def exit_code(self) -> int:
-        return await asyncio.to_thread(self._process.wait, PATIENCE)
+        return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
     def stop(self) -> None:
         """End it with all that it started."""
@@ -55,7 +55,7 @@ class AgentProcess:
                     child.kill()
                 except psutil.NoSuchProcess:
                     pass
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT)
 
 
 def alive(pid: int) -> bool:

@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
-from support.agent.scripted_link import PATIENCE, Link
+from support.agent.scripted_link import TIMEOUT, Link
 
 
 class Gateway:
@@ -82,14 +82,14 @@ class Gateway:
 
     async def attempted(self, count: int) -> None:
         """Wait until the agent has tried so often, refused attempts included."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(self.attempts) < count:
                 self._news.clear()
                 await self._news.wait()
 
     async def accept(self) -> Link:
         """The next connection, not welcomed yet."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(self.links) <= self._next:
                 self._news.clear()
                 await self._news.wait()

@@ -41,7 +41,7 @@ from fairlead.wire.messages import (
     Welcome,
 )
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
 SOON = Retry(first=20, base=20, cap=100)
 """A policy for tests that do not look at it."""
@@ -133,13 +133,13 @@ class Link:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is looked at whenever something was heard."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while not condition():
                     assert self.close_code is None, f"closed with {self.close_code}; last heard: {self.last()}"
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            raise AssertionError(f"waited {PATIENCE:g} s in vain; last heard: {self.last()}") from None
+            raise AssertionError(f"waited {TIMEOUT:g} s in vain; last heard: {self.last()}") from None
 
     def last(self) -> str:
         """The last things heard, for a failure's message."""

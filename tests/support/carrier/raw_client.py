@@ -9,7 +9,7 @@ import asyncio
 import base64
 import os
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
 
 Frame = tuple[int, bytes]
@@ -57,19 +57,19 @@ class RawClient:
 
     async def answer(self) -> int:
         """Read the head of the answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), PATIENCE)
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), TIMEOUT)
         status, *lines = head.decode().rstrip().split("\r\n")
         self.status = int(status.split()[1])
         self.headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
         return self.status
 
     async def body(self) -> bytes:
-        return await asyncio.wait_for(self.reader.read(), PATIENCE)
+        return await asyncio.wait_for(self.reader.read(), TIMEOUT)
 
     async def frame(self) -> Frame | None:
         """The next frame, None at the end of the stream."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 first, second = await self.reader.readexactly(2)
                 assert second < 128, "a server does not mask"
                 size = second

@@ -75,7 +75,7 @@ class Relay:
             writer.close()
             return
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        road = _Road(self, self.cuts.pop(0) if self.cuts else None)
+        relayed = _RelayedConnection(self, self.cuts.pop(0) if self.cuts else None)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             if self.strips:
@@ -83,9 +83,9 @@ class Relay:
                 head = b"\r\n".join(one for one in lines if not one.lower().startswith((b"upgrade:", b"connection:")))
             far_writer.write(head)
             pumps = [
-                asyncio.create_task(road.pump(reader, far_writer, False)),
-                asyncio.create_task(road.pump(far_reader, writer, True)),
-                asyncio.create_task(road.watch()),
+                asyncio.create_task(relayed.pump(reader, far_writer, False)),
+                asyncio.create_task(relayed.pump(far_reader, writer, True)),
+                asyncio.create_task(relayed.watch()),
             ]
             try:
                 await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -100,19 +100,19 @@ class Relay:
                 one.transport.abort()
 
 
-class _Road:
+class _RelayedConnection:
     """One connection through the relay."""
 
     def __init__(self, relay: Relay, cut: int | None) -> None:
         self._relay = relay
         self._left = cut
-        self._heard = time.monotonic()
+        self._last_data = time.monotonic()
         self._dead = False
         self._first = True
 
     async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
         while data := await reader.read(1 << 16):
-            self._heard = time.monotonic()
+            self._last_data = time.monotonic()
             if self._dead:
                 continue
             if answers and self._first and self._relay.server:
@@ -129,7 +129,7 @@ class _Road:
     async def watch(self) -> None:
         while True:
             await asyncio.sleep(0.02)
-            if self._relay.idle is not None and time.monotonic() - self._heard > self._relay.idle:
+            if self._relay.idle is not None and time.monotonic() - self._last_data > self._relay.idle:
                 if not self._relay.forgets:
                     return
                 self._dead = True

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Sequence
 from typing import Any, Protocol
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 
 class ForeignAgent:
@@ -32,7 +32,7 @@ class ForeignAgent:
 
     async def tells(self, at: str, count: int = 1) -> dict[str, Any]:
         """Wait until it has told `at` so often; the last of these."""
-        async with asyncio.timeout(PATIENCE), self._news:
+        async with asyncio.timeout(TIMEOUT), self._news:
             await self._news.wait_for(lambda: len(self.all(at)) >= count)
         return self.all(at)[count - 1]
 
@@ -45,7 +45,7 @@ class ForeignAgent:
         self.process.send_signal(number)
 
     async def exit_code(self) -> int:
-        return await asyncio.wait_for(self.process.wait(), PATIENCE)
+        return await asyncio.wait_for(self.process.wait(), TIMEOUT)
 
     async def aclose(self) -> None:
         if self.process.returncode is None:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import httpx2
 
 from support.gateway_process import ServeProcess
-from support.interop.foreign_agent import PATIENCE
+from support.interop.foreign_agent import TIMEOUT
 
 
 class InteropApi:
@@ -35,14 +35,14 @@ class InteropApi:
 
     async def recorded(self, command: str, count: int) -> None:
         """Wait until so many results are recorded, reading none."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (await self.http.get(f"/v1/commands/{command}")).json()["results"] < count:
                 await asyncio.sleep(0.05)
 
     async def window_end(self, command: str) -> tuple[int, dict[str, Any]]:
         """Wait until a command is over whose results are retained as a window; how many there are, and the end. Reads
         none of them: that would make room."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 found = (await self.http.get(f"/v1/commands/{command}")).json()
                 if (end := found["targets"][0]["end"]) is not None:
@@ -51,7 +51,7 @@ class InteropApi:
 
     async def seen(self, command: str, count: int) -> None:
         """Wait until so many results are recorded."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self.http.get(f"/v1/commands/{command}/results?follow=false")
                 if sum("n" in json.loads(raw) for raw in answer.text.splitlines()) >= count:

@@ -26,7 +26,7 @@ from typing import Any
 from fairlead_operator.metrics import Metrics as OperatorMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 20.0
+TIMEOUT = 20.0
 RATE = 5
 """Seconds, and scrapes. Short, so that one load does not show in the other's answers."""
 VARIABLES = {"$__rate_interval": f"{RATE}s", "$namespace": ".*", "$gateway": ".*", "$pod": ".*"}
@@ -93,7 +93,7 @@ class Prometheus:
     def names(self) -> set[str]:
         return set(self.get("label/__name__/values"))
 
-    def wait_for(self, expr: str, deadline: float = PATIENCE) -> None:
+    def wait_for(self, expr: str, deadline: float = TIMEOUT) -> None:
         """Until the query has an answer."""
         ends = time.monotonic() + deadline
         while not self.get("query", query=expr)["result"]:
@@ -129,7 +129,7 @@ def scraping(folder: Path, targets: Sequence[Target]) -> Iterator[Prometheus]:
         )  # fmt: skip
     try:
         server = Prometheus(f"http://{address}")
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

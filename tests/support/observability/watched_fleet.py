@@ -26,7 +26,7 @@ from support.gateway_process import ServeProcess
 from support.observability.prometheus_server import RATE, Prometheus, Target, scraping
 from support.otlp_collector import collecting
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
 LINKS = 2 * (AGENTS + 1)
@@ -115,7 +115,7 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
             for node in nodes:
                 stack.enter_context(swarm(node, node.name, AGENTS))
                 stack.enter_context(agent(node))
-            await asyncio.to_thread(prometheus.wait_for, f"sum(fairlead_agents) == {LINKS}", PATIENCE)
+            await asyncio.to_thread(prometheus.wait_for, f"sum(fairlead_agents) == {LINKS}", TIMEOUT)
             # What the welcomes were is out of sight when a rate looks back no further than this.
             began = time.time() + RATE + 2
             await asyncio.sleep(RATE + 2 + IDLE)

@@ -10,7 +10,7 @@ import httpx2
 
 from support.telemetry.node import Node
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Far more than anything takes: these tests measure no time, and must bear a machine that does much else."""
 
 
@@ -38,7 +38,7 @@ class Platform:
 
     async def get(self, path: str) -> dict[str, Any]:
         """What it answers; a node that is too busy to be asked by another is asked again."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (answer := await self.http.get(path)).status_code == 503:
                 await asyncio.sleep(0.2)
         assert answer.status_code == 200, answer.text
@@ -46,13 +46,13 @@ class Platform:
 
     async def ranked(self, query: str = "") -> dict[str, Any]:
         """The ranking, once all nodes have answered in time."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (found := await self.get(f"/v1/links{query}"))["missing"]:
                 await asyncio.sleep(0.2)
         return found
 
     async def online(self, agent: str) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 answer = await self.http.get(f"/v1/agents/{agent}")
                 if answer.status_code == 200 and answer.json()["state"] == "online":

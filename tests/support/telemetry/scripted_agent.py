@@ -12,7 +12,7 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Message
 
 from support.telemetry.node import Node
-from support.telemetry.platform_api import PATIENCE
+from support.telemetry.platform_api import TIMEOUT
 
 M = TypeVar("M", bound=Message)
 
@@ -31,7 +31,7 @@ class ScriptedLink:
 
     async def expect(self, kind: type[M]) -> M:
         """The next message of `kind`; others are passed over."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 message = self._codec.decode(await self.socket.recv())
                 if isinstance(message, kind):

@@ -17,7 +17,7 @@ from fairlead.wire.websocket.frames import BINARY, CLOSE, CONTINUATION, FIN, PIN
 
 MASK = b"\x37\xfa\x21\x3d"
 
-Heard = tuple[str, object]
+HookCall = tuple[str, object]
 
 
 class ServerReader(FrameReader):
@@ -26,36 +26,36 @@ class ServerReader(FrameReader):
     def __init__(self, limit: int = 1 << 20, deflate: bool = False) -> None:
         super().__init__(deflate)
         self.limit = limit
-        self.heard: list[Heard] = []
+        self.calls: list[HookCall] = []
 
     @property
     def max_message(self) -> int:
         return self.limit
 
     def message_received(self, message: bytes | str) -> None:
-        self.heard.append(("message", message))
+        self.calls.append(("message", message))
 
     def ping_received(self, payload: bytes) -> None:
-        self.heard.append(("ping", payload))
+        self.calls.append(("ping", payload))
 
     def pong_received(self, payload: bytes) -> None:
-        self.heard.append(("pong", payload))
+        self.calls.append(("pong", payload))
 
     def close_received(self, code: int, reason: str) -> None:
-        self.heard.append(("close", (code, reason)))
+        self.calls.append(("close", (code, reason)))
 
     def violated(self, code: int, reason: str) -> None:
-        self.heard.append(("violation", code))
+        self.calls.append(("violation", code))
 
 
 class ClientReader(ServerReader):
     MASKED = False
 
 
-def read(data: bytes, *, limit: int = 1 << 20, deflate: bool = False) -> list[Heard]:
+def read(data: bytes, *, limit: int = 1 << 20, deflate: bool = False) -> list[HookCall]:
     reader = ServerReader(limit, deflate)
     reader.feed(data)
-    return reader.heard
+    return reader.calls
 
 
 # RFC 6455 §5.7, byte for byte.
@@ -64,7 +64,7 @@ def read(data: bytes, *, limit: int = 1 << 20, deflate: bool = False) -> list[He
 def test_example_unmasked_text() -> None:
     reader = ClientReader()
     reader.feed(bytes.fromhex("810548656c6c6f"))
-    assert reader.heard == [("message", "Hello")]
+    assert reader.calls == [("message", "Hello")]
     assert frames.encode(FIN | TEXT, b"Hello").hex() == "810548656c6c6f"
 
 
@@ -77,7 +77,7 @@ def test_example_masked_text() -> None:
 def test_example_fragmented_text() -> None:
     reader = ClientReader()
     reader.feed(bytes.fromhex("010348656c80026c6f"))
-    assert reader.heard == [("message", "Hello")]
+    assert reader.calls == [("message", "Hello")]
 
 
 def test_example_ping_and_masked_pong() -> None:
@@ -106,7 +106,7 @@ def test_any_messages_in_any_fragments_in_any_chunks(
     sent: list[tuple[bytes | str, list[int], bool]], cuts: list[int], to_server: bool, deflate: bool
 ) -> None:
     mask = MASK if to_server else b""
-    wire, expected = b"", list[Heard]()
+    wire, expected = b"", list[HookCall]()
     for message, splits, ping in sent:
         payload = message.encode() if isinstance(message, str) else message
         first = TEXT if isinstance(message, str) else BINARY
@@ -124,7 +124,7 @@ def test_any_messages_in_any_fragments_in_any_chunks(
     reader = (ServerReader if to_server else ClientReader)(deflate=deflate)
     for a, b in pairwise(sorted({0, len(wire), *(c for c in cuts if c < len(wire))})):
         reader.feed(wire[a:b])
-    assert reader.heard == expected
+    assert reader.calls == expected
     assert reader._partial is None, "a reader between messages keeps nothing"
 
 
@@ -138,7 +138,7 @@ def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[Ser
     for byte in data[:20]:
         split.feed(bytes([byte]))
     split.feed(data[20:])
-    assert whole.heard == split.heard == [("message", payload)]
+    assert whole.calls == split.calls == [("message", payload)]
 
 
 @given(data=st.binary(max_size=200), deflate=st.booleans(), cut=st.integers(0, 200))
@@ -146,19 +146,19 @@ def test_arbitrary_bytes_never_raise_and_a_violation_is_last(data: bytes, deflat
     reader = ServerReader(limit=1000, deflate=deflate)
     reader.feed(data[:cut])
     reader.feed(data[cut:])
-    kinds = [kind for kind, _ in reader.heard]
+    kinds = [kind for kind, _ in reader.calls]
     assert all(kind not in ("violation", "close") for kind in kinds[:-1])
     if kinds and kinds[-1] in ("violation", "close"):
-        before = list(reader.heard)
+        before = list(reader.calls)
         reader.feed(frames.encode(FIN | BINARY, b"more", MASK))
-        assert reader.heard == before
+        assert reader.calls == before
 
 
 @given(payload=st.binary(max_size=300), first=st.sampled_from([0xC1, 0xC2]))
 def test_arbitrary_deflate_never_raises(payload: bytes, first: int) -> None:
-    heard = read(frames.encode(first, payload, MASK), limit=1000, deflate=True)
-    assert len(heard) == 1
-    assert heard[0][0] in ("message", "violation")
+    calls = read(frames.encode(first, payload, MASK), limit=1000, deflate=True)
+    assert len(calls) == 1
+    assert calls[0][0] in ("message", "violation")
 
 
 # Violations.
@@ -202,7 +202,7 @@ def test_frames_that_violate_rfc_6455_are_refused(name: str, chunk: int) -> None
     reader = ServerReader(limit=1000)
     for start in range(0, len(data), chunk):
         reader.feed(data[start : start + chunk])
-    assert reader.heard == [("violation", code)]
+    assert reader.calls == [("violation", code)]
 
 
 def test_a_continuation_after_the_end_of_its_message_is_a_violation() -> None:
@@ -213,7 +213,7 @@ def test_a_continuation_after_the_end_of_its_message_is_a_violation() -> None:
 def test_a_server_that_masks_is_refused_by_a_client() -> None:
     reader = ClientReader()
     reader.feed(masked(FIN | BINARY, b"abcdef"))
-    assert reader.heard == [("violation", 1002)]
+    assert reader.calls == [("violation", 1002)]
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535])
@@ -269,7 +269,7 @@ def test_empty_fragments_take_no_memory() -> None:
         tracemalloc.stop()
     assert grown < 10_000, "200,000 empty fragments"
     reader.feed(masked(FIN | CONTINUATION, b"b"))
-    assert reader.heard == [("message", "ab")]
+    assert reader.calls == [("message", "ab")]
 
 
 def test_discard_ends_even_the_read_in_progress() -> None:
@@ -280,7 +280,7 @@ def test_discard_ends_even_the_read_in_progress() -> None:
 
     reader = Once()
     reader.feed(masked(FIN | TEXT, b"one") + masked(FIN | TEXT, b"two"))
-    assert reader.heard == [("message", "one")]
+    assert reader.calls == [("message", "one")]
 
 
 # permessage-deflate.
@@ -306,11 +306,11 @@ def test_an_inflate_bomb_is_refused_without_being_inflated() -> None:
     bomb = (compressor.compress(bytes(50_000_000)) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
     tracemalloc.start()
     try:
-        heard = read(masked(0xC2, bomb), limit=100_000, deflate=True)
+        calls = read(masked(0xC2, bomb), limit=100_000, deflate=True)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert heard == [("violation", 1009)]
+    assert calls == [("violation", 1009)]
     assert peak < 1_000_000
 
 
@@ -381,7 +381,7 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
         read_frames += now
         assert reader.unparsed <= reader.kept
     assert read_frames == count
-    assert reader.heard == read(data)
+    assert reader.calls == read(data)
     assert (reader.kept, reader.unparsed, reader.ripe) == (0, 0, False)
 
 

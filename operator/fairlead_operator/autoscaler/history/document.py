@@ -82,7 +82,9 @@ def _times(history: History) -> Iterator[float]:
     for known in (history.began, history.removed_at, links.rejecting_since, rebalance.uneven_since):
         if known is not None:
             yield known
-    for at, _ in (*history.wanted, *history.sizes, *links.peaks):
+    compared = (history.compared.hpa, history.compared.keda)
+    others = [one for known in compared for one in (*known.recommended, *known.sizes)]
+    for at, _ in (*history.wanted, *history.sizes, *links.peaks, *others):
         yield at
     yield from (report.at for report in links.reports)
     yield from (at for _, at in history.starts.starting)

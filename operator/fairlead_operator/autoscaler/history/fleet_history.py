@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from fairlead_operator.autoscaler.history.comparison_history import ComparisonHistory
 from fairlead_operator.autoscaler.history.link_history import REMEMBERED, LinkHistory, TimedMaxima, add_maximum
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceHistory
 from fairlead_operator.autoscaler.history.signal_history import SignalHistory
@@ -38,6 +39,7 @@ class History:
     """Whether the last decision required twice the ready pods."""
     signals: SignalHistory = field(default_factory=SignalHistory)
     week: WeekProfile = field(default_factory=WeekProfile)
+    compared: ComparisonHistory = field(default_factory=ComparisonHistory)
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
 
     def resume(self, gap: float) -> History:

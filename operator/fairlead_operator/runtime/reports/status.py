@@ -25,7 +25,7 @@ from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
 from fairlead_operator.autoscaler.rollout import LinkDirection
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_not_running
+from fairlead_operator.kube.workload_status import FirstSeen, pod_count, slow_start, why_not_running
 
 
 def gateway_status(
@@ -59,6 +59,7 @@ def decision_report(decision: Decision, spec: LinkGatewaySpec, removal: RemovalS
         limited=decision.limited,
         rules=list(decision.rules),
         removal=removal,
+        comparison=list(decision.comparison),
         bounds=ReplicaBounds(min=spec.replicas.min, max=spec.replicas.max),
         inputs=_rounded(decision.inputs),
     )
@@ -83,7 +84,10 @@ def set_scaling_conditions(conditions: Conditions, decision: Decision, spec: Lin
     elif mode is Mode.DRY_RUN:
         scales = decision.action in (Action.UP, Action.DOWN)
         action = f"scale {decision.action} to {decision.replicas}" if scales else "do nothing"
-        conditions.set("ScalingActive", False, "DryRun", f"would {action}: {decision.reason}")
+        first, *more = (f"{one.name} would set {pod_count(one.replicas)}" for one in decision.comparison)
+        others = ", ".join([first, *(one.replace(" would set", "") for one in more)])
+        message = f"would {action}: {decision.reason}; on the same reports {others}"
+        conditions.set("ScalingActive", False, "DryRun", message)
     elif mode is Mode.EXTERNAL:
         conditions.set("ScalingActive", True, "External", decision.reason)
     elif decision.action is Action.HOLD:

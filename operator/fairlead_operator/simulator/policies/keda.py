@@ -9,18 +9,12 @@ from __future__ import annotations
 import math
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.simulator.policies.hpa import HorizontalPodAutoscaler, tolerated
+from fairlead_operator.autoscaler.comparison import average_value_replicas
+from fairlead_operator.simulator.policies.hpa import HorizontalPodAutoscaler
 from fairlead_operator.simulator.policies.scaling_policy import FleetView
 
 FAILURE_THRESHOLD = 3
 """fallback.failureThreshold of the documentation's example."""
-
-
-def average_value_replicas(current: int, total: float, target: float) -> int:
-    """ceil(total ÷ target), unless the mean is within the tolerance of the target."""
-    if current and tolerated(total / (current * target)):
-        return current
-    return math.ceil(total / target)
 
 
 class KedaScaler(HorizontalPodAutoscaler):
