@@ -75,8 +75,6 @@ class Node:
         # A server that was killed may have lost its last moment, and with it claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
-        self._problem = "not in the fleet yet"
-        """Why this node cannot serve; "" if it can."""
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
@@ -110,7 +108,7 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._problem = ""
+        self.routing.readiness.problem = ""
         self._loops = [asyncio.create_task(self._watched(loop)) for loop in self.routing.loops()]
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
@@ -122,21 +120,11 @@ class Node:
             raise
         except BaseException:
             logger.exception("a loop of this node died: the node must be restarted")
-            self._problem = "a loop of this node died: restart it"
+            self.routing.readiness.problem = "a loop of this node died: restart it"
 
     def unready(self) -> str:
-        """Why this node should get no new work; "" if it should."""
-        if self.hub.draining:
-            return "draining"
-        if self._problem:
-            return self._problem
-        if self.routing.heartbeat.name_taken:
-            return self.routing.heartbeat.name_taken
-        if self._inbox.deaf:
-            return "the inbox receives nothing although Redis answers"
-        if self.membership.superseded:
-            return "a newer revision takes new links"
-        return ""
+        """Why this node should get no new links; "" if it should."""
+        return self.routing.readiness.unready()
 
     def begin_drain(self) -> None:
         """Take no more links, and let the other nodes know."""

@@ -42,7 +42,8 @@ class Metrics:
 
         self.desired = gauge("desired_replicas", "Pods that the last decision asks for")
         self.current = gauge("current_replicas", "Pods that the Deployment asks for")
-        self.ready = gauge("ready_replicas", "Pods that take links")
+        self.ready = gauge("ready_replicas", "Pods that serve links")
+        self.excluded = gauge("excluded_replicas", "Ready pods that leave new links to others")
         self.links = gauge("reported_links", "Links that the nodes report")
         self.headroom = gauge("headroom_ratio", "Share of the ready pods' capacity that is free")
         self.move_rate = gauge("move_rate", "Moves per second that the fleet may make")
@@ -60,9 +61,10 @@ class Metrics:
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
-            self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.compared, self.removal_held, self.condition, self.decisions,
-            self.scalings, self.wrong_removals, self.canary_runs, self.canaries, self.to_move, self.rebalances,
+            self.desired, self.current, self.ready, self.excluded, self.links, self.headroom, self.move_rate,
+            self.stale, self.links_directed, self.rules, self.compared, self.removal_held, self.condition,
+            self.decisions, self.scalings, self.wrong_removals, self.canary_runs, self.canaries, self.to_move,
+            self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -92,6 +94,7 @@ class GatewayMetrics:
         m.desired.labels(*labels).set(desired)
         m.current.labels(*labels).set(fleet.replicas)
         m.ready.labels(*labels).set(inputs.ready)
+        m.excluded.labels(*labels).set(inputs.excluded)
         m.links.labels(*labels).set(inputs.live)
         m.headroom.labels(*labels).set(1 - inputs.live / capacity if capacity else 0)
         m.stale.labels(*labels).set(inputs.stale)

@@ -9,11 +9,10 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 
 from fairlead.fleet import schema
@@ -24,57 +23,16 @@ from fairlead.store.reply import integer, items, text
 
 from faults.balancer import Balancer
 from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.kubelet import Kubelet, probing
 from support.gateway.process import GatewayProcess, MakeGateway
 
 AGENTS = 200
 SUPERSEDED = "a newer revision takes new links\n"
-PROBE_INTERVAL = 0.2
-
-
-class Kubelet:
-    """Probes nodes like a kubelet, and knows the link ports of those that are ready, as endpoints do."""
-
-    def __init__(self) -> None:
-        self.nodes: list[GatewayProcess] = []
-        self.answers: dict[str, tuple[int, str]] = {}
-        """Status and body of each node's last probe, by the address of its admin port."""
-        self._http = httpx2.AsyncClient(timeout=5)
-
-    def ports(self) -> list[int]:
-        ready = [node for node in self.nodes if self.answers.get(node.admin, (0, ""))[0] == 200]
-        return [int(node.link.rpartition(":")[2]) for node in ready]
-
-    async def probe(self, nodes: Sequence[GatewayProcess]) -> list[tuple[int, str]]:
-        for node in nodes:
-            try:
-                answer = await self._http.get(f"{node.admin}/readyz")
-                self.answers[node.admin] = answer.status_code, answer.text
-            except httpx2.HTTPError:
-                self.answers[node.admin] = 0, ""
-        return [self.answers[node.admin] for node in nodes]
-
-    async def run(self) -> None:
-        try:
-            while True:
-                await self.probe(self.nodes)
-                await asyncio.sleep(PROBE_INTERVAL)
-        finally:
-            await self._http.aclose()
-
-
-@asynccontextmanager
-async def running(loop: asyncio.Task[None]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        loop.cancel()
-        await asyncio.gather(loop, return_exceptions=True)
 
 
 @pytest.fixture
 async def kubelet() -> AsyncIterator[Kubelet]:
-    made = Kubelet()
-    async with running(asyncio.create_task(made.run())):
+    async with probing([]) as made:
         yield made
 
 

@@ -203,6 +203,20 @@ def test_scale_down_waits_for_a_settled_fleet(observed: FleetObservation, why: s
     assert why in decision.reason
 
 
+def test_pods_that_leave_new_links_to_others_count_as_ready_and_none_is_removed_meanwhile() -> None:
+    """Kubernetes would remove the unready ones, which have the most links."""
+    plain = fleet(300, 300, 10, 10)
+    excluded = replace(
+        plain, pods=tuple(replace(pod, excluded_by="rebalance" if pod.links > 10 else "") for pod in plain.pods)
+    )
+    decision, other = watched(excluded), watched(plain)
+    assert other.action is Action.DOWN
+    assert decision.action is Action.STAY
+    assert "2 pods must take new links again first: Kubernetes would remove unready ones" in decision.reason
+    assert decision.rules == other.rules
+    assert (decision.inputs.ready, decision.inputs.pending, decision.inputs.excluded) == (4, 0, 2)
+
+
 def test_scale_down_waits_until_the_other_pods_have_capacity() -> None:
     # One pod would suffice at 70 %, but it would be filled above 60 %.
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=9), scaling=Scaling(failure_tolerance=0))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.fleet import schema
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.store.reply import integer, items, text
 from fairlead_operator.api.gateway_spec import Moves
@@ -20,7 +21,7 @@ from support.operator_world import OperatorNamespace
 POD = PodObservation("a", age=1.0, capacity=100, spare_accept_rate=60.0)
 IDLE = [
     replace(POD, ready=False), replace(POD, leaving=True), replace(POD, age=FRESH + 1),
-    replace(POD, spare_accept_rate=0.0),
+    replace(POD, spare_accept_rate=0.0), replace(POD, excluded_by="rebalance"),
 ]  # fmt: skip
 """Pods that receive nothing."""
 
@@ -34,6 +35,13 @@ def test_moves_are_half_of_what_receiving_pods_accept(receiving: int, others: li
     pods = [replace(POD, name=f"pod-{i}") for i in range(receiving)]
     rate = fleet_move_rate(fleet(*others, *pods), Moves(max_per_second=most))
     assert rate == pytest.approx(min(most, 30 * receiving))
+
+
+def test_moves_of_a_rebalance_are_paced_by_the_pods_that_take_links_until_the_next_pass() -> None:
+    pods = tuple(replace(POD, name=f"pod-{i}") for i in range(3))
+    targets = {"pod-0": RebalanceTarget(10, 10), "pod-1": RebalanceTarget(10, 10), "pod-2": RebalanceTarget(10)}
+    assert fleet_move_rate(fleet(*pods), Moves(max_per_second=200), targets, limit=50) == 30
+    assert fleet_move_rate(fleet(*pods), Moves(max_per_second=200), targets, limit=4.5) == 4.5
 
 
 async def test_nodes_are_told_the_rate_in_every_pass(world: OperatorNamespace) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_status import DecisionReport, LinkGatewayStatus
-from fairlead_operator.autoscaler.observation import NodeMetrics, observe_fleet
+from fairlead_operator.autoscaler.observation import NodeMetrics, PodObservation, observe_fleet
 from fairlead_operator.kube.machine import Machine, missing_machine, read_machine
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, is_rolling_out
@@ -31,8 +31,9 @@ def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: object
     }
 
 
-def row(node: str, at: int, links: int) -> NodeRow:
-    fields = {b"at": at, b"links": links, b"capacity": 100, b"in_flight": 2, b"refused": 4}
+def row(node: str, at: int, links: int, excluded_by: str = "") -> NodeRow:
+    fields: dict[bytes, object] = {b"at": at, b"links": links, b"capacity": 100, b"in_flight": 2, b"refused": 4}
+    fields[b"excluded_by"] = excluded_by
     return NodeRow.parse(node, {name: str(value).encode() for name, value in fields.items()})
 
 
@@ -62,6 +63,23 @@ def test_ready_time_counts_from_the_first_observation_and_again_after_a_failure(
     assert [ready_for(150), ready_for(155)] == [0, 5]
     observe_fleet(deployment(), [], nodes, ready_pods, 160.0)
     assert ready_for(170) == 0  # a pod that is gone is forgotten
+
+
+def test_a_pod_that_leaves_new_links_to_others_can_serve_although_it_is_unready() -> None:
+    nodes, ready_pods = NodeMetrics({}, now=20_000), FirstSeen()
+
+    def observe(now: float, *, ready: bool, at: int = 19_000, excluded_by: str = "") -> PodObservation:
+        nodes = NodeMetrics({"a": row("a", at, 7, excluded_by)}, now=20_000)
+        return observe_fleet(deployment(), [pod("a", ready=ready)], nodes, ready_pods, now).pods[0]
+
+    assert observe(0, ready=True).takes_links
+    leaving_its_service = observe(30, ready=True, excluded_by="rebalance")
+    assert (leaving_its_service.ready, leaving_its_service.takes_links) == (True, False)
+    excluded = observe(60, ready=False, excluded_by="rebalance")
+    assert (excluded.ready, excluded.ready_for, excluded.takes_links) == (True, 60, False)
+    assert not observe(70, ready=False).ready, "unready for a reason of its own"
+    assert not observe(80, ready=False, at=4_000, excluded_by="rebalance").ready, "its node has been silent for 16 s"
+    assert not observe_fleet(deployment(), [pod("a", ready=False)], nodes, ready_pods, 90).pods[0].ready
 
 
 def node(name: str, zone: str, *, ready: str = "True", **spec: object) -> Object:

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Rebalance, Redis, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
+from fairlead_operator.autoscaler.link_spread import REACTION
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import (
     IDLE_ROUNDS,
@@ -26,7 +28,17 @@ from fairlead_operator.autoscaler.rebalance import (
     plan_rebalance,
 )
 
-from support.moving_fleet import HOUR, PASS, Choice, MovingFleet, at_random, least_connections, pinning
+from support.moving_fleet import (
+    HOUR,
+    PASS,
+    Choice,
+    MovingFleet,
+    affinity,
+    at_random,
+    ignoring_readiness,
+    least_connections,
+    pinning,
+)
 
 SPEC = LinkGatewaySpec(
     image="gateway", capacity=20_000, redis=Redis(url="redis://r"), tokens=Tokens(secret_ref=TokenSecret(name="t"))
@@ -65,7 +77,9 @@ def test_full_pods_go_down_to_the_mean_once_the_links_have_been_uneven_for_a_whi
     assert all(not plan.targets for plan in plans[:-1])
     last = plans[-1]
     assert last.started
-    assert last.targets == {"p0": 2500, "p1": 2500, "p2": 2625, "p3": 2625}
+    full, other = RebalanceTarget(keep=2500, enough=2500), RebalanceTarget(keep=2625)
+    assert last.targets == {"p0": full, "p1": full, "p2": other, "p3": other}
+    assert last.move_limit == 5000 / 20
     assert last.to_move == 5000
     assert last.reason == "5000 links are to be moved: the fullest of 4 pods has 5000 links, and the mean is 2500"
 
@@ -93,7 +107,7 @@ def test_new_pods_are_waited_for_so_that_links_move_once() -> None:
 
 def test_pod_that_joins_while_links_are_moved_lowers_the_targets() -> None:
     plan = plan_rebalance(fleet(4000, 1000, 1000, 0), running(6000, 0, 0), SPEC, 60.0)
-    assert plan.targets["p0"] == 1500
+    assert plan.targets["p0"] == RebalanceTarget(1500, 1500)
     assert plan.run is not None
     assert plan.run.idle_rounds == 0
 
@@ -150,7 +164,7 @@ def test_an_operation_starts_one_whatever_the_thresholds_and_the_pause() -> None
     asked = fleet(108, 92, operation="now", rebalance_operation="uid-1")
     plan = plan_rebalance(asked, History(), msgspec.structs.replace(SPEC, rebalance=Rebalance(enabled=False)), 0.0)
     assert plan.started
-    assert plan.targets == {"p0": 100, "p1": 105}
+    assert plan.targets == {"p0": RebalanceTarget(100, 100), "p1": RebalanceTarget(105)}
     even = plan_rebalance(fleet(101, 99, rebalance_operation="uid-1"), plan.history, SPEC, 10.0)
     assert even.ended is not None
     assert (even.ended.outcome, even.ended.operation) == (RebalanceOutcome.EVEN, "uid-1")
@@ -172,8 +186,9 @@ def test_rebalance_of_an_operation_that_was_cancelled_ends() -> None:
 def test_targets_hold_all_links_and_no_pod_goes_below_the_mean(links: list[int]) -> None:
     targets = seen(fleet(*links))[-1].targets
     if targets:
-        assert sum(targets.values()) >= sum(links)
-        assert min(targets.values()) >= sum(links) / len(links)
+        kept = [target.keep for target in targets.values()]
+        assert sum(kept) >= sum(links)
+        assert min(kept) >= sum(links) / len(links)
         assert targets.keys() == {f"p{i}" for i in range(len(links))}
 
 
@@ -238,6 +253,45 @@ def test_never_while_the_fleet_changes(links: list[int], obstacle: str, which: i
         assert not any(plan.targets or plan.started for plan in plans)
 
 
+@given(COUNTS, st.integers(0, 3), st.integers(1, 2000))
+def test_some_pods_take_new_links_whatever_happens_and_have_room(
+    links: list[int], failures: int, accept_rate: int
+) -> None:
+    """Those that have few, at least one; room for what the fullest pods may lose before the others take links again."""
+    scaling = Scaling(failure_tolerance=failures)
+    spec = msgspec.structs.replace(SPEC, scaling=scaling, accept_rate=accept_rate)
+    targets = seen(fleet(*links), spec=spec)[-1].targets
+    if not targets:
+        return
+    kept = {name for name, target in targets.items() if target.enough is not None}
+    takers = {n for n in range(len(links)) if f"p{n}" not in kept}
+    assert takers
+    assert max(links[n] for n in takers) <= min((links[n] for n in range(len(links)) if n not in takers), default=99999)
+    if kept:
+        room = sum(0.95 * 20_000 - links[n] for n in takers)
+        assert room >= min(sum(sorted(links)[-failures:] if failures else ()), accept_rate * REACTION)
+    assert {targets[name].enough for name in kept} <= {math.ceil(sum(links) / len(links))}
+
+
+def test_all_pods_take_new_links_while_one_that_should_refuses_some() -> None:
+    def plan(now: float, before: History, *refused: int) -> RebalancePlan:
+        observed = fleet(5000, 5000, 0, 0)
+        pods = tuple(replace(pod, refused=count) for pod, count in zip(observed.pods, refused, strict=True))
+        return plan_rebalance(replace(observed, pods=pods), before, SPEC, now)
+
+    def excluded(plan: RebalancePlan) -> list[str]:
+        return [name for name, target in plan.targets.items() if target.enough is not None]
+
+    first = plan(40, running(5000, 5000, 0, 0), 7, 7, 0, 0)
+    assert excluded(first) == ["p0", "p1"], "donors are full: that they refuse links is why they are relieved"
+    refused = plan(50, first.history, 9, 9, 0, 1)
+    assert refused.targets["p0"].keep == 2500
+    assert not excluded(refused)
+    again = plan(60, refused.history, 9, 9, 0, 1)
+    assert not excluded(again)
+    assert excluded(plan(80, again.history, 9, 9, 0, 1)) == ["p0", "p1"]
+
+
 # -- nodes that follow the targets ------------------------------------------------------------------------
 
 
@@ -249,6 +303,26 @@ def test_links_are_even_within_ten_minutes(choose: Choice, links: tuple[int, ...
     assert world.max_over_mean <= 1.10
     assert world.plans[-1].state is RebalanceState.EVEN
     assert most_moves_in_an_hour(world) <= 1
+
+
+@pytest.mark.parametrize("choose", [at_random, least_connections, affinity])
+@pytest.mark.parametrize("links", [(5000, 5000, 0, 0), (7000,) * 8 + (0,), (3800, 3800, 2300, 0)], ids=len)
+def test_hardly_a_move_is_wasted_whatever_the_load_balancer_does(choose: Choice, links: tuple[int, ...]) -> None:
+    """Pods that have enough are out of their Services, so agents land on those that have few."""
+    world = MovingFleet(links, choose, SPEC)
+    world.run(600)
+    assert world.max_over_mean <= 1.06
+    assert found(world) is None
+    mean = sum(links) / len(links)
+    needed = sum(max(0, count - mean) for count in links)
+    assert sum(world.moved.values()) <= 1.1 * needed
+
+
+def test_load_balancer_that_ignores_readiness_needs_more_moves_and_ends_even() -> None:
+    world = MovingFleet((5000, 5000, 0, 0), ignoring_readiness, SPEC)
+    world.run(600)
+    assert world.max_over_mean <= 1.10
+    assert sum(world.moved.values()) > 1.3 * 5000
 
 
 def test_agents_in_commands_stay_and_the_others_are_moved() -> None:

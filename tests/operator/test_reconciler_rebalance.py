@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet import schema
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.store.reply import integer
 from fairlead_operator.kube.errors import ApiServerRefused
@@ -47,7 +48,7 @@ async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: Opera
         "Rebalancing", "Running", 200,
     )  # fmt: skip
     assert condition(status, "Rebalanced")[:2] == ("Unknown", "Rebalancing")
-    assert [await targets.read(pod) for pod in pods] == [200, 210]
+    assert [await targets.read(pod) for pod in pods] == [RebalanceTarget(200, 200), RebalanceTarget(210)]
     assert 0 < integer(await world.store.submit("PTTL", schema.REBALANCE)) <= schema.REBALANCE_MS
     await report(world, pods, 205, 195)
     status = await passes(world, reconciler, 1)
@@ -87,6 +88,48 @@ async def test_pod_is_not_removed_while_links_are_moved(world: OperatorNamespace
     status = await passes(world, reconciler, 5)
     assert status["phase"] == "Rebalancing"
     assert status["decision"]["reason"] == "1 pod would suffice, but links are being moved from full pods to others"
+
+
+async def test_unready_pods_that_leave_new_links_to_others_serve_and_do_not_block_evictions(
+    world: OperatorNamespace,
+) -> None:
+    reconciler = world.reconciler(await world.gateway(replicas={"min": 4, "max": 4}))
+    await world.reconcile(reconciler)
+    pods = await world.run_pods(4)
+    await report(world, pods, 400, 400, 0, 0)
+    before = await passes(world, reconciler, 4)
+    assert before["phase"] == "Rebalancing"
+    targets = [await RebalanceTargets(world.store).read(pod) for pod in pods]
+    assert [target and target.enough for target in targets] == [200, 200, None, None]
+    for pod in pods[:2]:
+        await world.beat(pod, 400, excluded_by="rebalance", spare_accept_rate=0)
+        await world.run(pod, ready=False)
+    status = await passes(world, reconciler, 2)
+    assert (status["phase"], status["readyReplicas"]) == ("Rebalancing", 4)
+    inputs = status["decision"]["inputs"]
+    assert (inputs["ready"], inputs["pending"], inputs["excluded"]) == (4, 0, 2)
+    assert condition(status, "Ready") == (
+        "True",
+        "Serving",
+        "4 of 4 pods are ready, 2 of them leave new links to others",
+    )
+    assert condition(status, "PodsRunning")[0] == "True"
+    assert condition(status, "Progressing")[:2] == ("False", "Stable")
+    # Four pods, two of them unready: with maxUnavailable 1 none of the other two could be evicted.
+    await world.until("the budget to allow an eviction", lambda: evictions_allowed(world, 1))
+    uid = next(one["metadata"]["uid"] for one in await world.pods() if one["metadata"]["name"] == pods[3])
+    await world.operator.evict(world.namespace, pods[3], uid)
+    for pod in pods[:2]:
+        await world.beat(pod, 200)
+        await world.run(pod)
+    await passes(world, reconciler, 2)
+    budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
+    assert budget["spec"]["maxUnavailable"] == 1
+
+
+async def evictions_allowed(world: OperatorNamespace, count: int) -> bool:
+    budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
+    return bool(budget.get("status", {}).get("disruptionsAllowed") == count)
 
 
 @pytest.mark.parametrize("rebalance", [{"thresholdPercent": 1}, {"minDifference": 0}], ids=str)

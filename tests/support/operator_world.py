@@ -160,6 +160,7 @@ class OperatorNamespace:
         memory: float = 0.0,
         lag_ms: float = 0.0,
         spare_accept_rate: float = 200.0,
+        excluded_by: str = "",
         traffic: Traffic | None = None,
     ) -> None:
         """Writes the row of the pod's node. `traffic`: what it has served since its start."""
@@ -167,7 +168,7 @@ class OperatorNamespace:
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": refused,
             "lag_ms": lag_ms, "in_flight": in_flight, "version": "test", "moved": moved, "left": left,
             "cpu": cpu, "memory": memory,
-            "spare_accept_rate": spare_accept_rate,
+            "spare_accept_rate": spare_accept_rate, "excluded_by": excluded_by,
         }  # fmt: skip
         if traffic is not None:
             counts |= {name: getattr(traffic, name) for name in COUNTERS}

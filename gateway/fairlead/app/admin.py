@@ -1,8 +1,8 @@
 """The admin port: /livez, /readyz and /metrics. It requires no credential, so it is separate from the other two ports.
 
 /livez answers while the event loop runs. /readyz fails before the first heartbeat, while the node drains, when the
-inbox receives nothing although Redis answers, and while a newer revision takes all new links. It succeeds while Redis
-is unavailable: otherwise an outage of Redis would take every node out of service at once.
+inbox receives nothing although Redis answers, and while the node leaves new links to others. It succeeds while Redis is
+unavailable: otherwise an outage of Redis would take every node out of service at once.
 """
 
 from __future__ import annotations

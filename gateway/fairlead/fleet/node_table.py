@@ -55,8 +55,11 @@ class NodeRow:
     moved: int = 0
     """Links that a rebalance has made it move since the start of the process."""
     spare_accept_rate: float = 0.0
-    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full or drains.
-    See `moves.move_rate`."""
+    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full, drains or
+    leaves new links to others. See `moves.move_rate`."""
+    excluded_by: str = ""
+    """Why the node leaves new links to others although it can serve: a value of `directives.exclusion.Exclusion`, ""
+    if it takes them."""
     left: int = 0
     """Links whose agents have left on purpose, and not for another node, since the start of the process."""
     cpu: float = 0.0
@@ -87,7 +90,7 @@ class NodeRow:
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
             word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
-            count(b"left"), float(row.get(b"cpu", b"0")), float(row.get(b"memory", b"0")),
+            word(b"excluded_by"), count(b"left"), float(row.get(b"cpu", b"0")), float(row.get(b"memory", b"0")),
             Traffic.parse(row),
         )  # fmt: skip
 

@@ -9,8 +9,9 @@ fl1:node:{n}           hash    one node's counts, state and epoch, and what it h
                                `traffic`). Written with each heartbeat; 150 s after the last one
 fl1:revision           hash    the revision whose nodes take new links, and until when (ms). Written by the operator in
                                each pass of a rollout; no TTL
-fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
-                               rebalance; 30 s after the last one
+fl1:rebalance          hash    node → links that it should keep at most; `node enough` → links from which on it takes
+                               no new ones. Written by the operator in every pass of a rebalance; 30 s after the last
+                               one
 fl1:disconnect         hash    which links a LinkOperation asks to close, until when (ms), and the tokens of its rate.
                                Written by the operator in every pass of it; an hour after the last one
 fl1:disconnected:{o}   hash    lease → how far that node is with the LinkOperation o. Written by each node; an hour

@@ -30,6 +30,7 @@ from fairlead.routing.membership.heartbeat import Heartbeat
 from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.routing.membership.readiness import Readiness
 from fairlead.routing.moves.disconnector import Disconnector
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
@@ -83,10 +84,10 @@ class Routing:
             hub, timer_wheel.timeout_queue(settings.hello_timeout), self.registration, recorder, delivery,
             self.lease_releaser, telemetry, tasks,
         )  # fmt: skip
-        self.loop_lag = LoopLag(metrics)
+        self.loop_lag, self.readiness = LoopLag(metrics), Readiness(hub, inbox, membership)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
-            LoadReport(settings, hub, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,
+            LoadReport(settings, hub, self.readiness, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,
         )  # fmt: skip
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks

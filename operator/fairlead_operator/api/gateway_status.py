@@ -75,6 +75,9 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     stale: Annotated[int, Meta(description="Ready pods that have not reported for more than 15 s.")] = 0
     pending: Annotated[int, Meta(description="Pods that are not ready yet.")] = 0
     leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
+    excluded: Annotated[
+        int, Meta(description="Ready pods that leave new links to others, so that Kubernetes calls them unready.")
+    ] = 0
 
 
 class RemovalStatus(ApiStruct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.kube.workload_status import pod_count
@@ -21,6 +22,16 @@ with a mean of n links unevenly by √n, and moving them would only draw again."
 FULL = 0.95
 """Share of the capacity from which on a fleet is full: it then refuses links for want of pods, not because of where its
 links are."""
+TAKER_SHARE = 0.75
+"""Share of what the emptiest pod lacks from which on another one takes new links as it does."""
+FILL_SECONDS = 20.0
+"""Seconds in which the present pace would move what the takers lack. Within a pass and the heartbeats around it (15 s)
+a taker then gets three quarters of that, so no taker gets more than it lacks."""
+LEAST_MOVES = 1.0
+"""Moves per second."""
+REACTION = 20.0
+"""Seconds until pods that leave new links to others take them again: a pass that sees why, a heartbeat, a probe and the
+endpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,8 @@ class LinkSpread:
     threshold: float
     """How far the fullest pod may be above the mean, as a share of the mean."""
     least_difference: int
+    reserve: int = 0
+    """Links that may connect by themselves within REACTION: the pods that take new links must have room for them."""
 
     @property
     def links(self) -> int:
@@ -73,9 +86,39 @@ class LinkSpread:
         """Links that the donors have above the mean."""
         return sum(max(0, pod.links - self.share) for pod in self.pods if pod.name in donors)
 
-    def targets(self, donors: frozenset[str]) -> dict[str, int]:
-        """Donors go down to the mean; the other pods may be as full as when it ends."""
-        return {pod.name: self.share if pod.name in donors else self.near_mean for pod in self.pods}
+    def targets(self, donors: frozenset[str], takers: frozenset[str]) -> dict[str, RebalanceTarget]:
+        """Donors go down to the mean; the other pods may be as full as when it ends. Those that are no `takers` leave
+        new links to others when they have their share."""
+        return {
+            pod.name: RebalanceTarget(
+                self.share if pod.name in donors else self.near_mean, None if pod.name in takers else self.share
+            )
+            for pod in self.pods
+        }
+
+    @property
+    def takers(self) -> frozenset[str]:
+        """Pods that take new links however many they get until the next pass: those that lack much, at least one, and
+        as many of the emptiest as it takes to have room for the reserve.
+
+        Pods that take new links now come first, so that there is one at every moment, whichever node reads its target
+        first."""
+        most = max((self.lack(pod) for pod in self.pods), default=0)
+        names, room = set[str](), 0.0
+        for pod in sorted(self.pods, key=lambda pod: (not pod.takes_links, pod.links, pod.name)):
+            if names and room >= self.reserve and (self.lack(pod) < TAKER_SHARE * most or not pod.takes_links):
+                continue
+            names.add(pod.name)
+            room += max(0.0, FULL * pod.capacity - pod.links)
+        return frozenset(names)
+
+    def lack(self, pod: PodObservation) -> int:
+        """Links that the pod has less than its share."""
+        return max(0, self.share - pod.links)
+
+    def move_limit(self, takers: frozenset[str]) -> float:
+        """Moves per second with which no taker gets more than its share before the next pass has seen it."""
+        return max(LEAST_MOVES, sum(self.lack(pod) for pod in self.pods if pod.name in takers) / FILL_SECONDS)
 
     def __str__(self) -> str:
         return f"the fullest of {pod_count(len(self.pods))} has {self.fullest} links, and the mean is {self.mean:.0f}"
@@ -84,4 +127,11 @@ class LinkSpread:
 def spread_of(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkSpread:
     """Over the pods that are ready and stay."""
     pods = tuple(pod for pod in fleet.pods if pod.ready and not pod.leaving)
-    return LinkSpread(pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference)
+    return LinkSpread(pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference, _reserve(pods, spec))
+
+
+def _reserve(pods: tuple[PodObservation, ...], spec: LinkGatewaySpec) -> int:
+    """The links of as many of the fullest pods as may fail, as far as one pod can accept them in time: a node tells its
+    agents to spread their first attempts so that one node can accept them."""
+    fullest = sorted((pod.links for pod in pods), reverse=True)
+    return math.ceil(min(sum(fullest[: spec.scaling.failure_tolerance]), spec.accept_rate * REACTION))

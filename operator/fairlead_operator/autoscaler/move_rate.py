@@ -6,13 +6,24 @@ operator knows more than they do: a pod that Kubernetes sends nothing to receive
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.moves.move_rate import move_rate
 from fairlead_operator.api.gateway_spec import Moves
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 
-def fleet_move_rate(fleet: FleetObservation, moves: Moves) -> float:
-    """Moves per second; 0 while no pod receives. A pod receives while it is ready, does not terminate and has reported
-    lately; a node that is full or drains reports that it accepts nothing."""
-    receiving = [pod for pod in fleet.fresh_pods if pod.ready and not pod.leaving]
-    return move_rate([pod.spare_accept_rate for pod in receiving], moves.max_per_second)
+def fleet_move_rate(
+    fleet: FleetObservation,
+    moves: Moves,
+    targets: Mapping[str, RebalanceTarget] | None = None,
+    limit: float = math.inf,
+) -> float:
+    """Moves per second; 0 while no pod receives. A pod receives while it takes new links, will do so until the next
+    pass, and has reported lately; a node that is full or drains reports that it accepts nothing. `targets` and `limit`
+    are those of a rebalance."""
+    may_stop = {pod for pod, target in (targets or {}).items() if target.enough is not None}
+    receiving = [pod for pod in fleet.fresh_pods if pod.takes_links and pod.name not in may_stop]
+    return min(move_rate([pod.spare_accept_rate for pod in receiving], moves.max_per_second), limit)

@@ -55,6 +55,8 @@ class PodObservation:
     name: str
     uid: str = ""
     ready: bool = True
+    """It can serve: Kubernetes says that it is ready, or it is unready only because its node leaves new links to
+    others."""
     ready_for: float = 3600.0
     """Seconds since it was first seen ready."""
     leaving: bool = False
@@ -79,6 +81,9 @@ class PodObservation:
     """Links that a rebalance has made it move since its node started."""
     spare_accept_rate: float = 0.0
     """Links per second that it can accept besides its present work, as its node measured."""
+    excluded_by: str = ""
+    """Why its node leaves new links to others, "" if it takes them. It need not be unready for Kubernetes yet, or any
+    more."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
@@ -105,6 +110,7 @@ class PodObservation:
             left=row.left,
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
+            excluded_by=row.excluded_by,
             traffic=row.traffic,
         )
 
@@ -121,6 +127,11 @@ class PodObservation:
     def stale(self) -> bool:
         """It has been ready for long enough to have reported, and has not."""
         return not self.fresh and self.ready and self.ready_for > FRESH
+
+    @property
+    def takes_links(self) -> bool:
+        """Load balancers may send new links to it."""
+        return self.ready and not self.leaving and not self.excluded_by
 
     @property
     def removal_cost(self) -> int:
@@ -168,32 +179,38 @@ def observe_fleet(
 ) -> FleetObservation:
     """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
     the Deployment's template. `machines`: those that could be read, by name."""
-    existing = [pod for pod in pods if not has_ended(pod)]
-    ready_for = ready.seconds([pod["metadata"]["uid"] for pod in existing if is_ready(pod)], now)
-    observed = []
-    for pod in existing:
-        meta = pod["metadata"]
-        one = PodObservation(
-            name=meta["name"],
-            uid=meta["uid"],
-            ready=meta["uid"] in ready_for,
-            ready_for=ready_for.get(meta["uid"], 0.0),
-            leaving=is_terminating(pod),
-            restarted_by=restart_of(pod),
-            revision=revision_of(pod),
-            crash=crash_of(pod),
-            machine=machine_of(pod, machines or {}),
-        )
-        row = nodes.rows.get(meta["name"]) if nodes is not None else None
-        observed.append(one if row is None or nodes is None else one.with_report(row, nodes.now))
+    observed = [_observe_pod(pod, nodes, machines or {}) for pod in pods if not has_ended(pod)]
+    ready_for = ready.seconds([pod.uid for pod in observed if pod.ready], now)
     return FleetObservation(
         replicas=replicas(deployment),
-        pods=tuple(sorted(observed, key=lambda pod: pod.name)),
+        pods=tuple(
+            replace(pod, ready_for=ready_for.get(pod.uid, 0.0)) for pod in sorted(observed, key=lambda pod: pod.name)
+        ),
         readable=nodes is not None,
         at=None if nodes is None else nodes.now / 1000,
         rollout=is_rolling_out(deployment),
         revision=revision,
     )
+
+
+def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: dict[str, Machine]) -> PodObservation:
+    meta = pod["metadata"]
+    one = PodObservation(
+        name=meta["name"],
+        uid=meta["uid"],
+        ready=is_ready(pod),
+        leaving=is_terminating(pod),
+        restarted_by=restart_of(pod),
+        revision=revision_of(pod),
+        crash=crash_of(pod),
+        machine=machine_of(pod, machines),
+    )
+    row = nodes.rows.get(meta["name"]) if nodes is not None else None
+    if row is None or nodes is None:
+        return one
+    one = one.with_report(row, nodes.now)
+    # A node that cannot serve does not say that it is excluded, and one that has died says nothing.
+    return replace(one, ready=one.ready or (one.fresh and one.excluded_by != ""))
 
 
 def restart_of(templated: Object) -> str:

@@ -2,7 +2,8 @@
 
 The reconciler calls it in every pass, after the decision, and writes the targets to Redis, where the nodes read them.
 A node with more links than its target tells the idle ones that are the oldest to leave, at the pace of the fleet's
-budget of moves. New pods are filled in this way, because links that are open never move by themselves.
+budget of moves. New pods are filled in this way, because links that are open never move by themselves. Nodes that have
+their share leave their Services meanwhile, so that a link that moves lands on a pod that has few.
 
 A rebalance starts when the fullest pod stays well above the mean, and ends when it is near the mean. It ends as well
 when rounds pass without progress, as they do behind a load balancer that sends each agent to the same pod again.
@@ -10,14 +11,17 @@ when rounds pass without progress, as they do behind a load balancer that sends 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import (
     EndedRebalance,
+    PodCounters,
     RebalanceHistory,
     RebalanceOutcome,
     RebalanceRun,
@@ -39,6 +43,8 @@ PROGRESS = 0.1
 balancer that chooses at random, half of the links come back, and the mean of many pods may move as well."""
 PAUSE = 600.0
 """Seconds after a rebalance that changed nothing."""
+REFUSAL_MEMORY = 30.0
+"""Seconds without a refused link after which pods leave new links to others again."""
 AFTER_REMOVAL = 30.0
 """Seconds after a decision to remove a pod, until that pod is seen to terminate."""
 
@@ -67,10 +73,12 @@ class RebalancePlan:
     """A sentence: why links move, or why not."""
     history: History
     """With the rebalance's part renewed."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """Links that each pod should keep at most. Empty unless a rebalance runs."""
+    targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
+    """What each pod's node should do. Empty unless a rebalance runs."""
     to_move: int = 0
     """Links above the targets."""
+    move_limit: float = math.inf
+    """Moves per second that the receiving pods can take without getting more than their share."""
     started: bool = False
     ended: EndedRebalance | None = None
     """Set in the pass in which a rebalance ends."""
@@ -100,7 +108,8 @@ def plan_rebalance(fleet: FleetObservation, history: History, spec: LinkGatewayS
         before,
         pods=pods,
         uneven_since=since if spread.uneven else None,
-        counters=tuple((pod.name, pod.moved) for pod in spread.pods),
+        counters=tuple(PodCounters(pod.name, pod.moved, pod.refused) for pod in spread.pods),
+        refusing_at=now if _refuse(spread, before) else before.refusing_at,
     )
     history = replace(history, rebalance=known)
     if before.run is not None:
@@ -179,9 +188,17 @@ def _new_round(run: RebalanceRun, spread: LinkSpread, now: float) -> RebalanceRu
 
 def _count(run: RebalanceRun, before: RebalanceHistory, spread: LinkSpread) -> RebalanceRun:
     """`run` with the links that nodes have moved since the last pass. A counter begins anew with its process."""
-    then = dict(before.counters)
+    then = {one.pod: one.moved for one in before.counters}
     moved = sum(max(0, pod.moved - then.get(pod.name, pod.moved)) for pod in spread.pods)
     return replace(run, moved=run.moved + moved, moved_in_round=run.moved_in_round + moved)
+
+
+def _refuse(spread: LinkSpread, before: RebalanceHistory) -> bool:
+    """Whether a pod that should take new links has refused one since the last pass. Donors do not count: that they
+    are full is why they are relieved."""
+    then = {one.pod: one.refused for one in before.counters}
+    donors = frozenset() if before.run is None else before.run.donors
+    return any(pod.refused > then.get(pod.name, pod.refused) for pod in spread.pods if pod.name not in donors)
 
 
 def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: float) -> RebalancePlan:
@@ -193,16 +210,18 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
         run = _judge(run, surplus, now)
         if run.idle_rounds == 0:
             history = replace(history, rebalance=replace(history.rebalance, ended=None))
-        elif not spread.uneven:
-            return _end(spread, run, history, now)
         elif run.idle_rounds >= IDLE_ROUNDS:
-            return _give_up(spread, run, history, now)
+            return (_give_up if spread.uneven else _end)(spread, run, history, now)
+    refused_at = history.rebalance.refusing_at
+    refusing = refused_at is not None and now - refused_at < REFUSAL_MEMORY
+    takers = frozenset(pod.name for pod in spread.pods) if refusing else spread.takers
     return RebalancePlan(
         RebalanceState.RUNNING,
         f"{surplus} links are to be moved: {spread}",
         replace(history, rebalance=replace(history.rebalance, run=run)),
-        spread.targets(run.donors),
+        spread.targets(run.donors, takers),
         surplus,
+        spread.move_limit(takers),
     )
 
 

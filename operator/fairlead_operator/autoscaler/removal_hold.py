@@ -38,6 +38,7 @@ class Hold(StrEnum):
     MOVES_IN_FLIGHT = "MovesInFlight"
     PODS_TERMINATING = "PodsTerminating"
     PODS_STARTING = "PodsStarting"
+    PODS_EXCLUDED = "PodsExcluded"
     PODS_SILENT = "PodsSilent"
     STEP_DOWN = "StepDownSeconds"
     LINKS_REFUSED = "LinksRefused"
@@ -84,6 +85,10 @@ def _unsettled(snapshot: Snapshot) -> RemovalHold | None:
     if inputs.pending:
         reason = f"{pod_count(inputs.pending)} must become ready first: Kubernetes would remove unready ones"
         return RemovalHold(Hold.PODS_STARTING, reason)
+    if inputs.excluded:
+        pods = pod_count(inputs.excluded)
+        reason = f"{pods} must take new links again first: Kubernetes would remove unready ones"
+        return RemovalHold(Hold.PODS_EXCLUDED, reason)
     if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
         return RemovalHold(Hold.PODS_SILENT, f"only {inputs.fresh} of {fleet.replicas} pods have reported")
     removed_at = snapshot.history.removed_at

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.api.gateway_status import DecisionInputs
-from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rules.failure_tolerance import FILL_AFTER_FAILURE, tolerant_pods
 
 REFUSAL_MEMORY = 30.0
@@ -65,7 +65,7 @@ def direct_links(
         return LinkDirection("", "Redis cannot be read")
     if not fleet.revision:
         return LinkDirection("", "the revision of the new pods is not known yet")
-    new = [pod for pod in fleet.pods if pod.revision == fleet.revision and _takes_links(pod)]
+    new = [pod for pod in fleet.pods if pod.revision == fleet.revision and pod.takes_links and pod.fresh]
     tolerant = tolerant_pods(inputs.links, inputs.capacity, spec.scaling.failure_tolerance)
     enough = min(fleet.replicas, max(spec.replicas.min, tolerant))
     if len(new) < enough:
@@ -75,7 +75,3 @@ def direct_links(
     if now - history.refusing_at < REFUSAL_MEMORY:
         return LinkDirection("", f"pods of the new revision {fleet.revision} refuse links")
     return LinkDirection(fleet.revision, f"the {len(new)} pods of the new revision {fleet.revision} take all new links")
-
-
-def _takes_links(pod: PodObservation) -> bool:
-    return pod.ready and pod.fresh and not pod.leaving

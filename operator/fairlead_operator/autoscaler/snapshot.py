@@ -48,5 +48,6 @@ def take_snapshot(fleet: FleetObservation, history: History, spec: LinkGatewaySp
         stale=sum(pod.stale for pod in staying),
         pending=sum(not pod.ready for pod in staying),
         leaving=len(fleet.pods) - len(staying),
+        excluded=sum(pod.excluded_by != "" for pod in staying),
     )
     return Snapshot(fleet, inputs, history, spec, now)

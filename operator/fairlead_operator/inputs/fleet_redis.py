@@ -17,6 +17,7 @@ from fairlead.fleet import schema
 from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
 from fairlead.fleet.directives.node_progress import NodeProgress
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.store.errors import StoreError
@@ -70,8 +71,8 @@ class FleetRedis:
         """Tells the nodes whose revision takes new links. Raises BusUnavailable."""
         await self._call(lambda store: PreferredRevisions(store).write(revision))
 
-    async def write_rebalance(self, targets: Mapping[str, int]) -> None:
-        """Writes how many links each node should keep at most; none ends the rebalance. Raises BusUnavailable."""
+    async def write_rebalance(self, targets: Mapping[str, RebalanceTarget]) -> None:
+        """Writes what each node should do; none ends the rebalance. Raises BusUnavailable."""
         await self._call(lambda store: RebalanceTargets(store).write(targets))
 
     async def write_disconnect(self, wanted: Disconnect) -> None:

@@ -21,16 +21,16 @@ OPTIONAL_KINDS = ("Ingress", "HTTPRoute", "NetworkPolicy")
 """Kinds that exist only while the spec asks for them."""
 
 
-def children(owner: Owner, spec: LinkGatewaySpec, checksum: str = "") -> list[Object]:
+def children(owner: Owner, spec: LinkGatewaySpec, checksum: str = "", excluded: int = 0) -> list[Object]:
     """All child objects in the order in which they are applied: what a pod needs comes before the pods. `checksum` as
-    in `deployment`."""
+    in `deployment`; `excluded` as in `_disruption_budget`."""
     agents, platform = spec.services.agents, spec.services.platform
     made = [
         _service_account(owner, spec),
         _exposed(_service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)), agents),
         _exposed(_service(owner, "platform", API_PORT, "http", "http"), platform),
         _metrics_service(owner),
-        _disruption_budget(owner),
+        _disruption_budget(owner, excluded),
         _network_policy(owner, spec),
         deployment(owner.name, owner.labels, owner.selector, spec, checksum),
         ingress(owner.name, spec),
@@ -101,15 +101,17 @@ def _metrics_service(owner: Owner) -> Object:
     return body
 
 
-def _disruption_budget(owner: Owner) -> Object:
+def _disruption_budget(owner: Owner, excluded: int) -> Object:
+    """One pod may be evicted at a time. `excluded` pods leave new links to others: the budget counts them as unhealthy,
+    since they are unready, and would otherwise allow no eviction of the others."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": owner.name},
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": 1 + excluded,
             "selector": {"matchLabels": owner.selector},
-            # A pod that never became ready has no links, so its eviction costs nothing.
+            # A pod that never became ready has no links, so its eviction costs nothing; one that is excluded drains.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

@@ -94,6 +94,8 @@ class Reconciler:
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
+        self._excluded = 0
+        """Pods that left new links to others at the last pass."""
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -170,13 +172,14 @@ class Reconciler:
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
         queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
         fleet = replace(fleet, queried=queried, canary=self._canary.running)
-        move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         fleet = await self._run_operations(spec, operations, workload.deployment, nodes, fleet)
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
+        self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
         canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
@@ -214,19 +217,19 @@ class Reconciler:
         return replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
 
     async def _set_move_rate(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, nodes: NodeMetrics | None
+        self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
         """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
-        rate = fleet_move_rate(fleet, spec.moves)
+        rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
         await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
         self._metrics.set_move_rate(rate)
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
         checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
-        wanted, refused = children(self._owner, spec, checksum), []
+        wanted, refused = children(self._owner, spec, checksum, self._excluded), []
         try:
             wanted = await self._canary.stage(wanted, spec, report)
         except (NotLeader, ApiServerUnavailable):

@@ -1,4 +1,4 @@
-"""How many links each node should keep at most while a rebalance runs.
+"""How many links each node should keep at most while a rebalance runs, and from how many on it takes no new ones.
 
 The operator writes them in every pass of a rebalance, and each node reads its own with its heartbeat. They expire, so
 that a rebalance stops when the operator does. Raises BusUnavailable if Redis does not answer.
@@ -9,25 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairlead.fleet import lua, schema
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Reply, integer
+from fairlead.store.reply import Reply, integer, items
 
 
 class RebalanceTargets:
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
 
-    async def write(self, targets: Mapping[str, int]) -> None:
+    async def write(self, targets: Mapping[str, RebalanceTarget]) -> None:
         """Replace the targets of all nodes with `targets`; none ends the rebalance."""
-        flat = [item for pair in targets.items() for item in pair]
-        await self._store.run(lua.SET_REBALANCE_TARGETS, (schema.REBALANCE,), (schema.REBALANCE_MS, *flat))
+        fields: list[str | int] = []
+        for node, target in targets.items():
+            fields += (node, target.keep)
+            if target.enough is not None:
+                fields += (_enough_field(node), target.enough)
+        await self._store.run(lua.SET_REBALANCE_TARGETS, (schema.REBALANCE,), (schema.REBALANCE_MS, *fields))
 
-    def read(self, node: str) -> Answer[int | None]:
-        """Links that `node` should keep at most; None while no rebalance runs."""
+    def read(self, node: str) -> Answer[RebalanceTarget | None]:
+        """What is asked of `node`; None while no rebalance runs."""
 
-        def parse(reply: Reply) -> int | None:
-            return None if reply is None else integer(reply)
+        def parse(reply: Reply) -> RebalanceTarget | None:
+            keep, enough = items(reply)
+            if keep is None:
+                return None
+            return RebalanceTarget(integer(keep), None if enough is None else integer(enough))
 
-        return Answer(self._store.submit("HGET", schema.REBALANCE, node, priority=Priority.CONTROL), parse)
+        asked = self._store.submit("HMGET", schema.REBALANCE, node, _enough_field(node), priority=Priority.CONTROL)
+        return Answer(asked, parse)
+
+
+def _enough_field(node: str) -> str:
+    """The field beside that of the node's name, in which no space can be."""
+    return f"{node} enough"

@@ -1,6 +1,6 @@
 #!lua
--- KEYS: rebalance targets. ARGV: ms for which they hold, then node, links that it should keep at most, …
--- Replaces all targets; without a node there are none from now on. Returns the number of nodes.
+-- KEYS: rebalance targets. ARGV: ms for which they hold, then field, value …
+-- Replaces all targets; without a field there are none from now on. Returns the number of fields.
 redis.call('DEL', KEYS[1])
 if #ARGV == 1 then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV, 2))

@@ -51,13 +51,14 @@ class Heartbeat:
         self._rows = fleet.node_rows
         self._data_epochs = fleet.data_epochs
         self._preferred_revisions = fleet.preferred_revisions
+        self._rebalance_targets = fleet.rebalance_targets
         self._inbox = inbox
         self._hub = hub
         self._name = name
-        self.name_taken = ""
-        """The process that has taken this node's name, in words; "" if none has."""
         self._membership = membership
         self._report = report
+        self._readiness = report.readiness
+        self._readiness.on_exclusion = self.send_soon
         self._metrics = metrics
         self._grace = grace
         self._soon = asyncio.Event()
@@ -139,13 +140,15 @@ class Heartbeat:
             if not join:
                 await self._join_again()
             return False
-        self.name_taken = ""
+        self._readiness.name_taken = ""
         first = membership.since_heartbeat == float("inf")
         if membership.heartbeat_answered(now) and not first:
             membership.reconciliation.request()  # other nodes took this one for dead
         await self._read_table(now)
         await self._check_data_epoch(now)
-        membership.preferred_revision = await self._preferred_revisions.read()
+        target = self._rebalance_targets.read(membership.node)
+        membership.set_directives(await self._preferred_revisions.read(), await target)
+        self._readiness.exclusion()  # if it begins now, the operator knows before a probe fails
         return True
 
     async def _join_again(self) -> None:
@@ -168,11 +171,11 @@ class Heartbeat:
         """Another process has taken this node's name while this one was frozen or cut off. It keeps the name, since its
         agents are worth as much as ours. This node closes its links and tries again with each heartbeat."""
         taken = self._name.taken_by(holder)
-        if not self.name_taken:
+        if not self._readiness.name_taken:
             logger.error("%s; this node closes its links until that one has left: give one of them another name", taken)
             for session in self._hub:
                 session.close(CloseCode.RESTART, "another gateway has taken this node's name: connect again")
-        self.name_taken = taken
+        self._readiness.name_taken = taken
 
     async def _check_data_epoch(self, now: int) -> None:
         """Check that Redis still has the data that it had."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
 from fairlead.routing.membership.memory_share import memory_share
+from fairlead.routing.membership.readiness import Readiness
 from fairlead.routing.membership.traffic_counter import TrafficCounter
 from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
@@ -49,8 +50,11 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, settings: Settings, hub: Hub, traffic: TrafficCounter, loop_lag: LoopLag) -> None:
+    def __init__(
+        self, settings: Settings, hub: Hub, readiness: Readiness, traffic: TrafficCounter, loop_lag: LoopLag
+    ) -> None:
         self._hub = hub
+        self.readiness = readiness
         self._traffic = traffic
         self._loop_lag = loop_lag
         self._capacity = settings.capacity
@@ -79,6 +83,7 @@ class LoadReport:
             "moved": hub.moved,
             "left": hub.left,
             "spare_accept_rate": self._spare(idle),
+            "excluded_by": self.readiness.reported() or "",
             "cpu": round(1 - idle, 2),
             "memory": round(memory_share(), 2),
             "version": __version__,
@@ -91,7 +96,7 @@ class LoadReport:
         first = self._measured_at == 0.0
         accepting = 0.0 if first else (accepted - self._accepted) / max(now - self._measured_at, 0.001)
         self._accepted, self._measured_at = accepted, now
-        if self._hub.draining:
+        if self._hub.draining or self.readiness.exclusion() is not None:
             return 0.0
         # In tenths: a status that shows the sum of these rates should not change with every pass.
         return round(

@@ -12,6 +12,7 @@ import time
 from fairlead.errors import CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.directives.preferred_revision import PreferredRevision
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
@@ -56,7 +57,9 @@ class Membership:
         self.node = node
         self.epoch = epoch
         self._revision = revision
-        self.preferred_revision = PreferredRevision()
+        self._preferred_revision = PreferredRevision()
+        self._rebalance_target: RebalanceTarget | None = None
+        self._target_since = float("inf")
         self.table = NodeTable({})
         self.data_epoch: DataEpoch | None = None
         self.alive_since = 0
@@ -106,7 +109,26 @@ class Membership:
     @property
     def superseded(self) -> bool:
         """True while the nodes of another revision take all new links."""
-        return self.preferred_revision.excludes(self._revision, self.now())
+        return self._preferred_revision.excludes(self._revision, self.now())
+
+    @property
+    def rebalance_target(self) -> RebalanceTarget | None:
+        """What a rebalance asks of this node; None while none runs, and while heartbeats are not answered."""
+        return self._rebalance_target if self.alive else None
+
+    @property
+    def target_age(self) -> float:
+        """Seconds since a rebalance has begun to ask something of this node."""
+        return time.monotonic() - self._target_since
+
+    def set_directives(self, preferred: PreferredRevision, target: RebalanceTarget | None) -> None:
+        """What the operator tells the nodes, as this one has just read it."""
+        self._preferred_revision = preferred
+        if target is None:
+            self._target_since = float("inf")
+        elif self._rebalance_target is None:
+            self._target_since = time.monotonic()
+        self._rebalance_target = target
 
     def unknown_command(self, command: str) -> CommandUnknown:
         """The error for a command that has no record."""

@@ -1,9 +1,10 @@
 """Moves links away from this node while it has more than the operator lets it keep.
 
-The node runs it as long as it is in the fleet. The target is in Redis while a rebalance runs (see
-`fleet.directives.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those
-whose links are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody
-twice within an hour. An agent that lands on this node again counts as moved and stays.
+The node runs it as long as it is in the fleet. The target comes with the heartbeat while a rebalance runs (see
+`fleet.directives.rebalance_targets`). Nodes that have enough links leave their Services then; the first agent is told
+to move when load balancers know that, so that it lands on a node that has few. Idle agents are told, those whose links
+are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
+hour. An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from fairlead.errors import BusUnavailable
+from fairlead.fleet.directives.exclusion import SETTLE
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
@@ -34,50 +36,49 @@ STEP = 0.25
 
 class Rebalancer:
     def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership) -> None:
-        self._targets = fleet.rebalance_targets
         self._directory = fleet.directory
         self._hub = hub
         self._budget = budget
         self._membership = membership
-        self._target: int | None = None
-        """Links that this node should keep at most; None while no rebalance runs."""
         self._candidates: deque[Session] = deque()
-        """The sessions that may be moved, the oldest first; found anew whenever the target is read."""
+        """The sessions that may be moved, the oldest first; found anew every PERIOD."""
         self._leaving: deque[tuple[float, Session]] = deque()
         """The agents that were told to move, and when their links are closed at the latest, in this order."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        read_at = wait_until = 0.0
+        found_at = wait_until = 0.0
         while True:
-            await asyncio.sleep(STEP if self._target is not None or self._leaving else PERIOD)
+            running = self._membership.rebalance_target is not None
+            await asyncio.sleep(STEP if running or self._leaving else PERIOD)
             try:
-                if loop.time() - read_at >= PERIOD:
-                    read_at = loop.time()
-                    await self._read_target()
+                if loop.time() - found_at >= PERIOD:
+                    found_at = loop.time()
+                    self._find_candidates()
                 self._close_late(loop.time())
                 if loop.time() >= wait_until:
                     wait_until = loop.time() + await self._move_some()
             except BusUnavailable as e:
-                self._target = None
+                wait_until = loop.time() + PERIOD
                 logger.debug("no links are moved: %s", e)
             except Exception:
-                self._target = None
+                wait_until = loop.time() + PERIOD
                 logger.exception("moving links failed")
 
-    async def _read_target(self) -> None:
-        self._target = await self._targets.read(self._membership.node)
+    def _find_candidates(self) -> None:
         self._candidates.clear()
-        if self._target is not None and self._hub.links > self._target:
+        target = self._membership.rebalance_target
+        if target is not None and self._hub.links > target.keep:
             now, recent = self._membership.now(), self._hub.recent_moves
             candidates = (session for session in self._hub if recent.may_move(session.agent, now))
             self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
 
     async def _move_some(self) -> float:
         """Tell agents to move, as many as are above the target and the budget grants. Returns the seconds to wait."""
-        if self._target is None or self._hub.draining:
+        target = self._membership.rebalance_target
+        if target is None or self._hub.draining or self._membership.target_age < SETTLE:
             return 0.0
-        surplus = self._hub.links - sum(session.open for _, session in self._leaving) - self._target
+        surplus = self._hub.links - sum(session.open for _, session in self._leaving) - target.keep
         sessions = self._take_idle(min(surplus, self._budget.batch))
         if not sessions:
             return 0.0
@@ -93,7 +94,7 @@ class Rebalancer:
 
     def _take_idle(self, count: int) -> list[Session]:
         """Up to `count` candidates that run no command now, the oldest first. Those that do are passed over until the
-        target is read again."""
+        candidates are found anew."""
         taken: list[Session] = []
         while self._candidates and len(taken) < count:
             session = self._candidates.popleft()

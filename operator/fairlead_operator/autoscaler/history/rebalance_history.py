@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class RebalanceOutcome(StrEnum):
@@ -56,6 +57,14 @@ class EndedRebalance:
     operation: str = ""
 
 
+class PodCounters(NamedTuple):
+    """What a pod's node has counted since its start."""
+
+    pod: str
+    moved: int
+    refused: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RebalanceHistory:
     """Times are those of the passes."""
@@ -64,8 +73,10 @@ class RebalanceHistory:
     """Pods over which the links were to be spread at the last pass."""
     uneven_since: float | None = None
     """Since when the links over the same pods are uneven."""
-    counters: tuple[tuple[str, int], ...] = ()
-    """The counter of moved links of each pod at the last pass."""
+    counters: tuple[PodCounters, ...] = ()
+    """Those of each pod at the last pass."""
+    refusing_at: float | None = None
+    """When a pod that should take new links was last seen to have refused one."""
     run: RebalanceRun | None = None
     ended: EndedRebalance | None = None
     paused_until: float | None = None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.api.gateway_status import CanaryMeasurement, CanaryReport
 from fairlead_operator.autoscaler.canary.canary_analysis import (
@@ -203,7 +204,7 @@ class CanaryExecutor:
         if not targets and not self._moving:
             return
         try:
-            await self._redis.write_rebalance(targets)
+            await self._redis.write_rebalance({pod: RebalanceTarget(keep) for pod, keep in targets.items()})
         except BusUnavailable as e:
             self._warn(f"no links are moved to the canary: {e.message}")
         else:

@@ -153,7 +153,8 @@ def set_fleet_conditions(
         conditions.set("Progressing", False, "Stable")
     least = max(1, min(spec.replicas.min, fleet.replicas))
     if inputs.ready >= least:
-        conditions.set("Ready", True, "Serving", f"{inputs.ready} of {fleet.replicas} pods are ready")
+        excluded = f", {inputs.excluded} of them leave new links to others" if inputs.excluded else ""
+        conditions.set("Ready", True, "Serving", f"{inputs.ready} of {fleet.replicas} pods are ready{excluded}")
     else:
         conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {least} pods are ready")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from fairlead_operator.simulator.fleet.directives import NO_DIRECTIVES, Directives
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 
@@ -21,6 +21,8 @@ class FleetView:
     readable: bool
     """Whether the nodes' reports can be read."""
     rolling_out: bool
+    revision: int
+    """That of the Deployment's template."""
     now: int
 
     @property
@@ -39,8 +41,7 @@ class ScaleOrder:
     replicas: int
     victim: str = ""
     """The pod that goes first, "" for any."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """Links that each pod keeps at most; empty while no rebalance runs."""
+    directives: Directives = NO_DIRECTIVES
 
 
 class ScalingPolicy(ABC):
