@@ -67,6 +67,15 @@ def test_an_owners_trace_is_played_on_the_owners_spec(tmp_path: Path) -> None:
     assert [(one["trace"], one["agents"], one["most_pods"]) for one in document["runs"]] == [("links", 900, 4)]
 
 
+def test_a_log_gets_a_line_for_each_hour_unless_it_should_be_quiet() -> None:
+    arguments = ("simulate", "--agents", "500", "--capacity", "100", "--hours", "2", "--policy", "hpa")
+    done = run(*arguments)
+    lines = done.stderr.splitlines()
+    assert [line.split(" h, ")[0] for line in lines] == ["day, hpa: 1 of 2", "day, hpa: 2 of 2"], done.stderr
+    assert lines[0].endswith(" links")
+    assert run(*arguments, "--quiet").stderr == ""
+
+
 def test_help_lists_traces_policies_and_how_to_get_a_trace() -> None:
     done = run("simulate", "--help")
     assert done.returncode == 0

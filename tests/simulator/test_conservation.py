@@ -70,7 +70,7 @@ def test_every_agent_is_in_exactly_one_state_in_every_second(
         assert simulation.waiting == simulation.queue.counted() >= 0
         assert pods.links.min(initial=0) >= 0
         assert pods.links.max(initial=0) <= SPEC.capacity
-        assert not pods.links[~pods.ready].any(), "a pod that starts has no links"
+        assert not pods.links[~pods.started].any(), "a pod that starts has no links"
         assert pods.tokens.min(initial=0) >= 0
         assert 0 <= pods.awaited.sum() <= simulation.waiting
         assert simulation.deployment.replicas <= SPEC.replicas.max

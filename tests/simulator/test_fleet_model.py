@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.app.access import accept_rate
@@ -25,6 +25,7 @@ def array(*numbers: int) -> Counts:
     return np.array(numbers, np.int64)
 
 
+@settings(deadline=None)
 @given(
     balancer=st.sampled_from(sorted(BALANCERS)),
     pods=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 1000)), min_size=1, max_size=20),
@@ -39,6 +40,7 @@ def test_a_load_balancer_sends_every_attempt_to_one_pod(
     assert attempts.sum() == anywhere + back.sum()
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=12), st.integers(0, 5000))
 def test_least_connections_does_as_if_each_agent_came_by_itself(links: list[int], number: int) -> None:
     expected = list(links)
@@ -81,6 +83,7 @@ def test_pauses_after_a_refusal_are_those_of_gateway_and_agent() -> None:
         assert mean(pauses.after_retry_after(most)) == pytest.approx(sum(drawn) / len(drawn), rel=0.02)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 10, 200]))
 def test_the_first_ceiling_is_that_of_the_gateway(links: int, rate: int) -> None:
     assert pauses.first_seconds(array(links), rate).tolist() == [first_ceiling(links, rate) // 1000]
@@ -119,7 +122,7 @@ def test_a_rollout_keeps_the_wanted_number_ready_and_stays_within_the_surge() ->
     made.roll_out()
     assert made.rolling_out
     for now in range(1, 200):
-        pods.start_ready(now)
+        pods.renew_readiness(now)
         made.reconcile(now, "", by_links=True)
         assert int(pods.serving.sum()) >= 8
         assert int(pods.staying.sum()) <= 10  # maxSurge 25 %
@@ -147,7 +150,7 @@ def test_a_stuck_pod_starts_when_its_span_is_over_and_the_others_as_usual() -> N
     pods = PodTable(100)
     made = deployment(pods, Span(10, 500))
     for now in range(5, 600, 5):
-        pods.start_ready(now)
+        pods.renew_readiness(now)
         made.replicas = 10 if now >= 10 else 9
         made.reconcile(now, "", by_links=True)
         expected = 8 if now < 10 else 9 if 30 <= now < 500 else 10

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.fleet.moves import move_bucket
 from fairlead.fleet.moves.move_rate import RECEIVED_SHARE
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.pod_spec import RollingUpdate
 from fairlead_operator.simulator.arrays import Counts
-from fairlead_operator.simulator.fleet import moves
 from fairlead_operator.simulator.fleet.deployment import PodStarts
 from fairlead_operator.simulator.fleet.moves import FleetMoves
 from fairlead_operator.simulator.fleet.pod_table import PodTable
@@ -33,7 +33,7 @@ MINUTE = 60
 def fleet(*links: int) -> PodTable:
     pods = PodTable(SPEC.accept_rate)
     pods.add(np.zeros(len(links), np.int64), 0)
-    pods.start_ready(0)
+    pods.renew_readiness(0)
     pods.links[:] = links
     pods.report(0)
     return pods
@@ -65,9 +65,9 @@ def test_pods_that_have_enough_get_no_new_links_so_hardly_a_move_is_wasted(balan
     simulation, policy = grown(balancer, 30)
     for _ in range(30 * MINUTE):
         simulation.step()
-        assert simulation.pods.taking.any()
+        assert simulation.pods.serving.any()
         assert policy.rebalance is None or policy.rebalance.given_up is None
-    links = simulation.pods.links[simulation.pods.serving]
+    links = simulation.pods.links
     assert links.max() <= 1.10 * links.mean() + 1
     assert simulation.measures.refused == 0
     # From 6 pods to 9: each that is added gets its share, 6000 ÷ 9, once; a random choice would take twice as many.
@@ -77,8 +77,7 @@ def test_pods_that_have_enough_get_no_new_links_so_hardly_a_move_is_wasted(balan
 def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hour() -> None:
     pods = fleet(900, 100)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
-    budget.renew_rate(pods, pods.taking)
-    assert budget.rate == RECEIVED_SHARE * 2 * SPEC.accept_rate
+    assert budget.rate(pods) == RECEIVED_SHARE * 2 * SPEC.accept_rate
     kept = np.array([860, 500])
     pods.recent[0, 3] = 870
     moved: Counts = np.zeros(2, np.int64)
@@ -93,22 +92,43 @@ def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hou
     assert pods.links.tolist() == [860, 100]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=6), st.integers(1, 5))
 def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int], leaving: int) -> None:
     pods = fleet(*links)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
-    pods.left_at[: min(leaving, len(links) - 1)] = 0
+    pods.leave(np.arange(min(leaving, len(links) - 1)), 0)
     went = np.flatnonzero(pods.leaving)
     for now in range(SPEC.drain_seconds + 1):
-        budget.renew_rate(pods, pods.taking)
+        pods.report(now)
         moving = budget.draw(pods, None, now)
         assert not moving[pods.serving].any()
         assert (moving <= pods.links).all()
         if now < SPEC.drain_seconds // 2 - 61:
-            assert moving.sum() <= max(1.0, budget.rate)
+            assert moving.sum() <= max(1.0, budget.rate(pods))
         pods.links -= moving
     assert not pods.links[went].any()
 
 
-def test_a_debt_is_as_long_as_that_of_the_real_budget() -> None:
-    assert moves.DEBT_SECONDS == move_bucket.DEBT_SECONDS
+def test_a_rollout_moves_each_agent_once_because_the_new_pods_take_all_new_links() -> None:
+    scenario = Scenario("rollout", "", np.full(20 * MINUTE + 1, 4000), rollout_at=2 * MINUTE)
+    policy = FairleadPolicy(SPEC)
+    simulation = Simulation(scenario, SPEC, policy, ModelOptions(starts=PodStarts(20, 30), lost_per_day=0))
+    directed = set()
+    for _ in range(20 * MINUTE):
+        simulation.step()
+        directed.add(policy.direction.revision)
+    assert directed == {"", "1"}
+    assert not simulation.deployment.rolling_out
+    assert simulation.pods.revision.tolist() == [1] * len(simulation.pods)
+    assert 4000 <= simulation.measures.closes <= 1.01 * 4000
+    assert simulation.linked == 4000
+
+
+def test_without_the_surge_agents_land_on_old_pods_and_move_again() -> None:
+    """What the directive and the surge are for: the same rollout with the defaults of a Deployment."""
+    spec = msgspec.structs.replace(SPEC, rolling_update=RollingUpdate(max_surge="25%", max_unavailable="25%"))
+    scenario = Scenario("rollout", "", np.full(20 * MINUTE + 1, 4000), rollout_at=2 * MINUTE)
+    options = ModelOptions(starts=PodStarts(20, 30), lost_per_day=0)
+    simulation = Simulation(scenario, spec, FairleadPolicy(spec), options).run()
+    assert simulation.measures.closes > 1.1 * 4000

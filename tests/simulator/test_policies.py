@@ -32,10 +32,10 @@ def view(links: int, pods: int, now: int, *, starting: int = 0, readable: bool =
     table = PodTable(SPEC.accept_rate)
     table.add(np.zeros(pods, np.int64), 0)
     table.add(np.full(starting, now + 60, np.int64), 0)
-    table.start_ready(now)
+    table.renew_readiness(now)
     table.links[:pods] = links
     table.report(now)
-    return FleetView(table, pods + starting, readable, rolling_out=False, now=now)
+    return FleetView(table, pods + starting, readable, rolling_out=False, revision=0, now=now)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_a_range_query_is_read_and_its_series_are_added(tmp_path: Path) -> None:
         "time,links\n0,10\n10,20\n",
         "\ufeff0,10\n\n10,20\n",
         "2026-11-22T12:00:00Z,10\n2026-11-22T12:00:10+00:00,20\n",
+        '"Time","links"\n"2026-11-22 12:00:00",10\n"2026-11-22T13:00:10+01:00",20\n',
         "10,20\n0,10\n",
     ],
 )
@@ -84,24 +85,47 @@ def test_csv_is_read_with_seconds_or_times(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wrong"),
+    ("content", "wrong"),
     [
-        ("", "has 0 points: at least 2 are needed"),
-        ("0,10\n", "has 1 points: at least 2 are needed"),
-        ("0,10\n60\n", "line 2 of .* has 1 fields: a time and a number of links expected"),
-        ("0,10\n60,many\n", "has the value 'many': a number was expected"),
-        ("0,10\n60,nan\n", "has the value 'nan': a number was expected"),
-        ("0,10\nnoon,10\n", "has the time 'noon': seconds or ISO 8601 expected"),
-        ("0,10\n1700000000000,10\n", "s long: 1 s to 2678400 s are expected"),
-        ("0,-1\n60,5\n", "has -1 to 5 links: 0 to 100000000 expected"),
-        ("0,0\n60,0\n", "has 0 to 0 links"),
-        ('{"status": "error"}', "is not the answer of a range query"),
-        ('{"status":"success","data":{"resultType":"vector","result":[]}}', "holds a vector .*: a matrix"),
+        (b"", "has 0 points: at least 2 are needed"),
+        (b"0,10\n", "has 1 points: at least 2 are needed"),
+        (b"time,links\n", "has 0 points"),
+        (b"0,10\n60\n", r"line 2 of .* has 1 fields: a time and a number of links expected"),
+        (b"0;10\n60;20\n", r"line 1 of .* has 1 fields: a time and a number of links expected \(time,links\)"),
+        (b"0,10\n60,1,200\n", "line 2 of .* has 3 fields"),
+        (b"0,10\n60,many\n", "line 2 of .* has the value 'many': a number was expected"),
+        (b"0,10\n60,nan\n", "has the value 'nan': a number was expected"),
+        (b"0,10\nnoon,10\n", "line 2 of .* has the time 'noon': seconds or ISO 8601 expected"),
+        (b"0,10\nnan,10\n", "has the time 'nan'"),
+        (b"0,10\n60,20\n60,30\n", "line 3 of .* has the time 60 again: one line for each time"),
+        (b"0,10\n1700000000000,10\n", r"s long: 1 s to 2678400 s are expected \(times in seconds, not in milli"),
+        (b"0,-1\n60,5\n", "has -1 to 5 links: 0 to 100000000 expected"),
+        (b"0,0\n60,0\n", "has 0 to 0 links"),
+        ("time,links\n0,10\n".encode("utf-16"), "is neither JSON nor CSV: text in UTF-8 was expected"),
+        (b'"0,10\n60,20', "is not CSV: unexpected end of data"),
+        (b"<html>504 Gateway Time-out</html>\n", "is a page in HTML: the answer of"),
+        (
+            b'{"status":"error","errorType":"bad_data","error":"end timestamp must not be before start time"}',
+            "holds no answer but an error of Prometheus: end timestamp must not be before",
+        ),
+        (b'{"status":"success","data":{"resultType":"vector","result":[]}}', r"holds a vector: a matrix .* not /query"),
+        (b'{"status":"success","data":{"resultType":"scalar","result":[1,"2"]}}', "holds a scalar: a matrix"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":[]}}', r"no samples: was the query sum\("),
+        (
+            b'{"status":"success","data":{"resultType":"matrix","result":[{"metric":{},"values":[[1,2]]}]}}',
+            r"is not the answer of a range query: Expected `str`",
+        ),
+        (
+            b'{"status":"success","data":{"resultType":"matrix","result":[{"values":[[1,"NaN"],[2,"1"]]}]}}',
+            "has the value 'NaN': a number",
+        ),
+        (b'{"status":"success","da', "is not the answer of a range query"),
+        (b'[[1,"2"]]', "is not the answer of a range query"),
     ],
 )
-def test_a_file_that_is_no_trace_is_refused_with_the_reason(tmp_path: Path, text: str, wrong: str) -> None:
+def test_a_file_that_is_no_trace_is_refused_with_the_reason(tmp_path: Path, content: bytes, wrong: str) -> None:
     path = tmp_path / "trace"
-    path.write_text(text)
+    path.write_bytes(content)
     with pytest.raises(ConfigError, match=wrong):
         read_trace(path)
 

@@ -10,13 +10,22 @@ Flags = npt.NDArray[np.bool_]
 Shares = npt.NDArray[np.float64]
 
 
+FEW = 20
+"""An agent in so many is few: they are drawn one by one, which costs less than to draw a number for each group."""
+
+
 def draw_without_return(rng: np.random.Generator, groups: Counts, number: int) -> Counts:
     """How many of each group are among `number` agents that are drawn from all of them, each being as likely as any
     other; all agents when there are fewer. (The multivariate hypergeometric distribution.)"""
     if number <= 0:
         return np.zeros_like(groups)
-    if number >= int(groups.sum()):
+    ends = groups.cumsum()
+    total = int(ends[-1])
+    if number >= total:
         return groups.copy()
+    if number * FEW < total and number < FEW * len(groups):
+        drawn = rng.choice(total, number, replace=False, shuffle=False)
+        return np.bincount(ends.searchsorted(drawn, side="right"), minlength=len(groups))
     return rng.multivariate_hypergeometric(groups, number, method="marginals")
 
 
@@ -24,4 +33,6 @@ def spread_evenly(rng: np.random.Generator, number: int, groups: int) -> Counts:
     """How many of `number` agents are in each of `groups` of which every agent chooses one by chance."""
     if number <= 0:
         return np.zeros(groups, np.int64)
+    if number < FEW * groups:
+        return np.bincount(rng.integers(0, groups, number), minlength=groups)
     return rng.multinomial(number, np.full(groups, 1 / groups))

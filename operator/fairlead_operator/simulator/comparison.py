@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import yaml
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from fairlead.errors import ConfigError
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
@@ -19,6 +18,7 @@ from fairlead_operator.simulator import report
 from fairlead_operator.simulator.fleet.deployment import PodStarts
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.policies import POLICIES, TEXTS
+from fairlead_operator.simulator.progress import play
 from fairlead_operator.simulator.scenarios.scenario import Scenario
 from fairlead_operator.simulator.scenarios.trace_file import LONGEST, MOST_AGENTS, read_trace
 from fairlead_operator.simulator.scenarios.traces import TRACES
@@ -51,10 +51,10 @@ def compare(arguments: Sequence[str]) -> None:
 
 def _run(scenario: Scenario, name: str, spec: LinkGatewaySpec, model: ModelOptions, quiet: bool) -> report.Run:
     simulation = Simulation(scenario, spec, POLICIES[name](spec, scenario.agents), model)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
-        task = progress.add_task(f"{scenario.name}, {name}", total=scenario.seconds)
-        simulation.run(lambda second: progress.update(task, completed=second))
+    if quiet:
+        simulation.run()
+    else:
+        play(simulation, f"{scenario.name}, {name}", scenario.seconds)
     return report.Run.of(scenario, name, simulation)
 
 

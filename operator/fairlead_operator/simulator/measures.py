@@ -16,13 +16,15 @@ PERCENTILE = 0.99
 
 
 class Sample(NamedTuple):
-    """The fleet at the end of a minute, and the greatest numbers per second within it."""
+    """A minute of the fleet."""
 
     second: int
+    """At its end, as are the three numbers that follow."""
     demand: int
     links: int
-    waiting: int
     pods: int
+    waiting: int
+    """The greatest number in a second of it, as are the three that follow."""
     greatest_share: float
     """Links of the fullest pod, as a share of its capacity."""
     closes: int
@@ -66,7 +68,8 @@ class Measures:
     greatest_share: float = 0.0
     refused: int = 0
     samples: list[Sample] = field(default_factory=list)
-    _minute: tuple[int, int] = (0, 0)
+    _minute: tuple[int, float, int, int] = (0, 0.0, 0, 0)
+    """The greatest waiting, share, closes and refused since the last sample."""
 
     def tick(self, second: int, demand: int, links: Counts, waiting: int, closes: int, refused: int) -> None:
         """Count one second."""
@@ -82,10 +85,11 @@ class Measures:
         self.hot_seconds += share > HOT
         self.greatest_share = max(self.greatest_share, share)
         self.refused += refused
-        self._minute = (max(self._minute[0], closes), max(self._minute[1], refused))
+        most = self._minute
+        self._minute = max(most[0], waiting), max(most[1], share), max(most[2], closes), max(most[3], refused)
         if second % SAMPLE_SECONDS == 0:
-            self.samples.append(Sample(second, demand, int(links.sum()), waiting, pods, share, *self._minute))
-            self._minute = (0, 0)
+            self.samples.append(Sample(second, demand, int(links.sum()), pods, *self._minute))
+            self._minute = (0, 0.0, 0, 0)
 
 
 def percentile(histogram: Counts, share: float = PERCENTILE) -> int:

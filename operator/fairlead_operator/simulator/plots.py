@@ -8,19 +8,44 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from fairlead.errors import ConfigError
 from fairlead_operator.simulator.measures import HOT, Sample
 from fairlead_operator.simulator.report import Run
-from fairlead_operator.simulator.scenarios.scenario import Scenario
+from fairlead_operator.simulator.scenarios.scenario import NOWHERE, Scenario
 
-PANELS: tuple[tuple[str, Callable[[Sample], float]], ...] = (
-    ("agents with a link", lambda sample: sample.links),
-    ("pods", lambda sample: sample.pods),
-    ("fullest pod, %", lambda sample: 100 * sample.greatest_share),
-    ("links closed per second, most of a minute", lambda sample: sample.closes),
-    ("agents waiting for a link", lambda sample: sample.waiting),
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POINTS = 288
+"""Points of a line, one for each five minutes of a day: more would be narrower than a pixel and make the file large."""
+WIDTH, PANEL_HEIGHT = 9.0, 2.0
+"""Inches."""
+
+
+class Panel(NamedTuple):
+    title: str
+    value: Callable[[Sample], float]
+    linear_up_to: int | None = None
+    """Above it the axis is logarithmic; None for one that is linear."""
+
+
+PANELS = (
+    Panel("Agents with a link, and agents that want one (dotted)", lambda sample: sample.links),
+    Panel("Pods, those that start and those that leave too", lambda sample: sample.pods),
+    Panel("Fullest pod, in % of its capacity (dotted: 95 %)", lambda sample: 100 * sample.greatest_share),
+    Panel("Links closed per second because pods are to be fewer, newer or fuller", lambda sample: sample.closes, 100),
+    Panel("Agents that wait for a link, because theirs was lost or closed", lambda sample: sample.waiting, 100),
 )
+STYLES = {
+    "fairlead": ("#0072B2", "solid", 1.8),
+    "hpa": ("#D55E00", "solid", 1.0),
+    "keda": ("#000000", "dashed", 1.0),
+    "agones": ("#009E73", "dashdot", 1.0),
+}
+"""Colour, line and its width of each policy. The colours are told apart by colour-blind people too (Okabe and Ito,
+"Color Universal Design", 2008), and the lines without any colour."""
 
 
 def require() -> None:
@@ -36,29 +61,64 @@ def draw(folder: Path, scenario: Scenario, runs: Sequence[Run]) -> Path:
     import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3 * len(PANELS)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(PANELS) + 1), layout="constrained")
     axes = figure.subplots(len(PANELS), 1, sharex=True)
-    for axis, (title, value) in zip(axes, PANELS, strict=True):
-        for run in runs:
-            hours = [sample.second / 3600 for sample in run.samples]
-            axis.plot(hours, [value(sample) for sample in run.samples], label=run.policy, linewidth=1)
-        axis.set_title(title, loc="left", fontsize=10)
-        axis.grid(alpha=0.3)
-        axis.margins(x=0)
-    wanted = [(sample.second / 3600, sample.demand) for sample in runs[0].samples]
-    axes[0].plot(*zip(*wanted, strict=True), label="agents that want one", color="black", linestyle=":", linewidth=1)
-    axes[2].axhline(100 * HOT, color="black", linestyle=":", linewidth=1)
-    axes[3].set_yscale("symlog", linthresh=100)
-    axes[4].set_yscale("symlog", linthresh=100)
-    axes[-1].set_xlabel("hours")
-    axes[0].legend(loc="best", fontsize=8)
-    figure.suptitle(f"{scenario.name}: {scenario.text}")
+    for axis, panel in zip(axes, PANELS, strict=True):
+        _draw_panel(axis, panel, runs)
+        _mark_events(axis, scenario)
+    wanted = thinned(runs[0].samples, lambda sample: sample.demand)
+    axes[0].plot(*zip(*wanted, strict=True), color="#555555", linestyle="dotted", linewidth=1.2)
+    axes[2].axhline(100 * HOT, color="#555555", linestyle="dotted", linewidth=1.2)
+    axes[2].set_ylim(0, 110)
+    axes[-1].set_xlabel("Hours since the beginning")
+    lines, labels = axes[1].get_legend_handles_labels()
+    figure.legend(lines[::-1], labels[::-1], loc="outside upper right", ncols=len(labels), frameon=False)
+    text = f"{scenario.name}, {scenario.agents:,} agents\n{scenario.text}"
+    figure.suptitle(text, x=0.01, ha="left", fontsize=11)
     path = folder / f"{scenario.name}.svg"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The same figures make the same file: no date, no random ids.
-        with matplotlib.rc_context({"svg.hashsalt": scenario.name}):
+        # The same figures make the same file: no date, no random ids. Text stays text, which is small.
+        with matplotlib.rc_context({"svg.hashsalt": scenario.name, "svg.fonttype": "none"}):
             figure.savefig(path, format="svg", metadata={"Date": None})
     except OSError as e:
         raise ConfigError(f"cannot write {path}: {e.strerror} (--plots names a folder)") from e
     return path
+
+
+def thinned(samples: Sequence[Sample], value: Callable[[Sample], float]) -> list[tuple[float, float]]:
+    """Hours and values, at most POINTS of them. Each is the greatest of its neighbours, so that no peak is lost."""
+    every = -(-len(samples) // POINTS)
+    groups = (samples[i : i + every] for i in range(0, len(samples), every))
+    return [(group[-1].second / 3600, max(value(sample) for sample in group)) for group in groups]
+
+
+def _draw_panel(axis: Axes, panel: Panel, runs: Sequence[Run]) -> None:
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    for run in reversed(runs):  # the first one is drawn last, above the others
+        colour, line, width = STYLES[run.policy]
+        points = thinned(run.samples, panel.value)
+        axis.plot(*zip(*points, strict=True), label=run.policy, color=colour, linestyle=line, linewidth=width)
+    axis.set_title(panel.title, loc="left", fontsize=9)
+    axis.grid(alpha=0.3)
+    axis.margins(x=0)
+    axis.tick_params(labelsize=8)
+    axis.set_xlim(left=0)
+    axis.xaxis.set_major_locator(MaxNLocator(12, steps=[1, 2, 3, 5, 6, 10]))
+    if panel.linear_up_to is not None:
+        axis.set_yscale("symlog", linthresh=panel.linear_up_to)
+    else:
+        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _mark_events(axis: Axes, scenario: Scenario) -> None:
+    """A vertical line for what happens at a moment, and grey for what lasts."""
+    for second in (scenario.rollout_at, scenario.crash_at):
+        if second is not None:
+            axis.axvline(second / 3600, color="#555555", linestyle="dotted", linewidth=1.2)
+    for span in (scenario.stuck, scenario.unreadable):
+        if span != NOWHERE:
+            axis.axvspan(span.begin / 3600, min(span.end, scenario.seconds) / 3600, color="#BBBBBB", alpha=0.4, lw=0)

@@ -16,21 +16,19 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.simulator.arrays import Counts, Flags, draw_without_return
+from fairlead_operator.simulator.arrays import Counts, draw_without_return
 from fairlead_operator.simulator.fleet import pauses
 from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
-from fairlead_operator.simulator.fleet.directives import PROBE_SECONDS, NodeDirectives
+from fairlead_operator.simulator.fleet.directives import NodeDirectives
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.fleet.moves import FleetMoves
-from fairlead_operator.simulator.fleet.pod_table import RECENT_MOVES, RECENT_SECONDS, PodTable
+from fairlead_operator.simulator.fleet.pod_table import HEARTBEAT_SECONDS, RECENT_MOVES, RECENT_SECONDS, PodTable
 from fairlead_operator.simulator.fleet.reconnect_queue import DueAgents, ReconnectQueue
 from fairlead_operator.simulator.measures import Measures, PolicyCost
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
 from fairlead_operator.simulator.scenarios.scenario import Scenario
 
 DAY = 86_400
-HEARTBEAT_SECONDS = 5
-"""A node writes its row so often."""
 FULL_MOST = 10
 """Seconds: up to here a full node draws the Retry-After that it answers."""
 
@@ -56,10 +54,10 @@ class Simulation:
         self._loss = -math.expm1(-options.lost_per_day / DAY)
         self._balancer = BALANCERS[scenario.balancer or options.balancer](rng)
         self._moves = FleetMoves(spec, rng)
-        self._directives = NodeDirectives()
         self._order = ScaleOrder(0)
         self.now = 0
         self.pods = PodTable(spec.accept_rate)
+        self._directives = NodeDirectives(self.pods)
         self.queue = ReconnectQueue(rng)
         self.offline = scenario.agents - int(scenario.demand[0])
         """Agents that want no link."""
@@ -88,10 +86,9 @@ class Simulation:
     def step(self) -> None:
         """One second."""
         now = self.now
-        self.pods.start_ready(now)
+        self._directives.apply(now)
+        self.pods.renew_readiness(now)
         self.pods.refill()
-        if now % PROBE_SECONDS == 0:
-            self._directives.probe(self.pods)
         arriving = self._change_demand(now)
         self._lose_links(now)
         moving = self._move(now)
@@ -135,10 +132,10 @@ class Simulation:
     def _lose_links(self, now: int) -> None:
         """Links that end by themselves, and those of pods that die."""
         pods = self.pods
-        lost = self._rng.binomial(pods.links, self._loss)
+        lost = draw_without_return(self._rng, pods.links, int(self._rng.binomial(self.linked, self._loss)))
         if now == self._scenario.crash_at:
-            serving = np.flatnonzero(pods.serving)
-            dead = self._rng.permutation(serving)[: round(len(serving) * self._scenario.crashed)]
+            running = np.flatnonzero(pods.started & pods.staying)
+            dead = self._rng.permutation(running)[: round(len(running) * self._scenario.crashed)]
             lost[dead] = pods.links[dead]
             pods.links -= lost
             self._wait(now, lost)
@@ -156,7 +153,7 @@ class Simulation:
             return
         pods = self.pods
         firsts = np.bincount(pauses.first_seconds(pods.links + lost, self._spec.accept_rate), weights=lost)
-        for first in np.flatnonzero(firsts).tolist():
+        for first in firsts.nonzero()[0].tolist():
             self.queue.lost(now, int(firsts[first]), first)
         if self._balancer.pins:
             pods.awaited += lost
@@ -164,26 +161,23 @@ class Simulation:
     def _move(self, now: int) -> Counts:
         """Drops pods that have left. Returns the agents of each pod that move now."""
         pods = self.pods
-        if not self._policy.drains:
-            pods.drop(pods.leaving & (pods.links == 0))
-            return np.zeros(len(pods), np.int64)
-        stopping = self._spec.drain.shutdown_delay_seconds
         leaving = pods.leaving
         if leaving.any():
-            pods.drop(leaving & (pods.links == 0) & (~pods.ready | (now - pods.left_at >= stopping)))
-        moving = self._moves.draw(pods, self._directives.kept(pods, self._spec.capacity, now), now)
+            stopping = self._spec.drain.shutdown_delay_seconds if self._policy.drains else 0
+            pods.drop(leaving & (pods.links == 0) & (~pods.started | (now - pods.left_at >= stopping)))
+        if not self._policy.drains:
+            return np.zeros(len(pods), np.int64)
+        moving = self._moves.draw(pods, self._directives.kept(now), now, self._directives.move_limit)
         pods.links -= moving
-        pods.moved += np.where(pods.serving, moving, 0)
+        pods.moved += np.where(pods.leaving, 0, moving)
         return moving
 
     def _report(self, now: int) -> None:
-        """Heartbeats: what the operator and the budget of moves will know."""
+        """Heartbeats: what the operator and the budget of moves will know, and what the nodes are told."""
         pods = self.pods
         pods.report(now)
-        self._directives.hear(self._order.targets, now)
         if self._policy.drains:
-            self._moves.renew_rate(pods, self._directives.receiving(pods), self._order.move_limit)
-        pods.accepted[:] = 0.0
+            self._directives.read(self._order.directives, now)
         if now % RECENT_SECONDS == 0:
             pods.recent[:, now // RECENT_SECONDS % RECENT_MOVES] = 0
 
@@ -191,13 +185,11 @@ class Simulation:
         """What the Deployment does in this second. Returns the links that pods closed at once."""
         if now == self._scenario.rollout_at:
             self.deployment.roll_out()
-        before = self.pods.leaving
-        self.deployment.reconcile(now, self._order.victim, by_links=self._policy.drains)
-        if self._policy.drains:
+        told = self.deployment.reconcile(now, self._order.victim, by_links=self._policy.drains)
+        if self._policy.drains or not len(told):
             return 0
-        told: Flags = self.pods.leaving
-        told[: len(before)] &= ~before
-        closed = np.where(told, self.pods.links, 0)
+        closed = np.zeros(len(self.pods), np.int64)
+        closed[told] = self.pods.links[told]
         self.pods.links -= closed
         self._wait(now, closed)
         return int(closed.sum())
@@ -205,7 +197,7 @@ class Simulation:
     def _decide(self, now: int) -> None:
         scenario, deployment = self._scenario, self.deployment
         readable = not scenario.unreadable.holds(now)
-        view = FleetView(self.pods, deployment.replicas, readable, deployment.rolling_out, now)
+        view = FleetView(self.pods, deployment.replicas, readable, deployment.rolling_out, deployment.revision, now)
         began = time.process_time()
         order = self._policy.order(view)
         self.cost.add(time.process_time() - began, len(self.pods))
@@ -215,32 +207,35 @@ class Simulation:
         """The attempts of this second: of agents that are due, of those that want a link now, and of those that move.
         Returns how many were refused."""
         pods, queue = self.pods, self.queue
-        movers = int(moving.sum())
         back = np.zeros(len(pods), np.int64)
         if self._balancer.pins:
-            back = self._awaited_among(queue.due(now)) + np.where(pods.taking, moving, 0)
-        due = queue.take_due(now, arriving + movers)
-        if not due.total:
+            back = self._awaited_among(queue.due(now)) + np.where(pods.serving, moving, 0)
+        due = queue.take_due(now, arriving + int(moving.sum()))
+        total = due.total
+        if not total:
             return 0
-        at = np.flatnonzero(pods.taking)
+        at = np.flatnonzero(pods.serving)
         if not len(at):
             queue.unanswered(now, due)
             return 0
-        attempts = self._balancer.spread(due.total - int(back.sum()), back[at], pods.links[at])
-        free = np.minimum(pods.tokens[at].astype(np.int64), self._spec.capacity - pods.links[at])
+        links, tokens = pods.links[at], pods.tokens[at]
+        attempts = self._balancer.spread(total - int(back.sum()), back[at], links)
+        free = np.minimum(tokens.astype(np.int64), self._spec.capacity - links)
         accepted = np.minimum(attempts, np.maximum(free, 0))
-        pods.links[at] += accepted
-        pods.tokens[at] -= accepted
-        pods.accepted[at] += accepted / HEARTBEAT_SECONDS
-        rebalanced = int(moving[pods.serving].sum())
+        pods.links[at] = links + accepted
+        pods.tokens[at] = tokens - accepted
+        pods.accepted[at] += accepted
+        number = int(accepted.sum())
+        rebalanced = int(moving[pods.staying].sum())
         if rebalanced:
-            share = draw_without_return(self._rng, np.array([rebalanced, due.total - rebalanced]), int(accepted.sum()))
+            share = draw_without_return(self._rng, np.array([rebalanced, total - rebalanced]), number)
             landed = draw_without_return(self._rng, accepted, int(share[0]))
             pods.recent[at, now // RECENT_SECONDS % RECENT_MOVES] += landed
-        linked, others = due.drawn(self._rng, int(accepted.sum()))
-        queue.linked(linked)
-        if not others.total:
+        if number == total:
+            queue.linked(due)
             return 0
+        linked, others = due.drawn(self._rng, number)
+        queue.linked(linked)
         refused = attempts - accepted
         pods.refused[at] += refused
         if self._balancer.pins:
@@ -265,4 +260,4 @@ class Simulation:
         pinned = draw_without_return(self._rng, np.array([awaited, self.waiting - awaited]), number)
         back = draw_without_return(self._rng, pods.awaited, int(pinned[0]))
         pods.awaited -= back
-        return np.where(pods.taking, back, 0)
+        return np.where(pods.serving, back, 0)

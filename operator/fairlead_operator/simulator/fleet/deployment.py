@@ -1,7 +1,7 @@
 """The Deployment of a modelled fleet: it creates, replaces and removes pods as Kubernetes does. Owned by `simulation`.
 
-A rollout keeps to `rollingUpdate` of the spec with maxUnavailable 0: it creates pods up to the surge, and lets an old
-one go for each new one that has been ready for minReadySeconds. A pod that terminates no longer counts.
+A rollout keeps to `rollingUpdate` of the spec: it creates pods up to the surge, and old ones go as new ones have been
+ready for minReadySeconds; those that are unready go first. A pod that terminates no longer counts.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from fairlead_operator.simulator.scenarios.scenario import NOWHERE, Span
 
 P95 = 1.645
 """The 95th percentile of the standard normal distribution."""
+NOBODY: Counts = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,64 +45,92 @@ class ModelDeployment:
         self._pods = pods
         self._rng = rng
         self._surge = update.max_surge
+        self._unavailable = update.max_unavailable
         self._min_ready = update.min_ready_seconds
         self._starts = starts
         self._stuck = stuck
         self.replicas = 0
         self.revision = 0
+        self._rolling_out = False
 
     @property
     def rolling_out(self) -> bool:
-        """Whether pods of two templates exist."""
-        return bool((self._pods.revision != self.revision).any())
+        """Whether pods of two templates exist; those that terminate do not count."""
+        if self._rolling_out:
+            self._rolling_out = bool((self._pods.staying & (self._pods.revision != self.revision)).any())
+        return self._rolling_out
 
     def begin(self, replicas: int) -> None:
         """So many pods are ready from the beginning."""
         self.replicas = replicas
         self._pods.add(np.zeros(replicas, np.int64), self.revision)
-        self._pods.start_ready(0)
+        self._pods.renew_readiness(0)
 
     def roll_out(self) -> None:
         """The template changes."""
         self.revision += 1
+        self._rolling_out = True
 
-    def reconcile(self, now: int, victim: str, *, by_links: bool) -> None:
+    def reconcile(self, now: int, victim: str, *, by_links: bool) -> Counts:
         """Creates and removes pods. `victim` goes first of those that are ready; then any, or with `by_links` (the pods
-        have deletion costs) those with the fewest links."""
+        have deletion costs) those with the fewest links. Returns the rows of the pods that begin to leave."""
         pods = self._pods
-        staying = pods.staying
-        number = int(staying.sum())
-        old = staying & (pods.revision != self.revision)
-        if not old.any():
+        number = len(pods) - int(np.count_nonzero(pods.leaving))
+        if not self.rolling_out:
             if number < self.replicas:
                 self._create(now, self.replicas - number)
             elif number > self.replicas:
-                self._remove(now, staying, number - self.replicas, victim, by_links=by_links)
-            return
-        create = min(self.replicas - int((staying & ~old).sum()), self.replicas + self._most_surge() - number)
+                return self._remove(now, pods.staying, number - self.replicas, victim, by_links=by_links)
+            return NOBODY
+        staying = pods.staying
+        old = staying & (pods.revision != self.revision)
+        surge, unavailable = self._limits()
+        create = min(self.replicas - int((staying & ~old).sum()), self.replicas + surge - number)
         if create > 0:
             self._create(now, create)
-        available = pods.serving & (now - pods.ready_at >= self._min_ready)
-        spare = int(available.sum()) - self.replicas
-        if spare > 0:
-            old = pods.staying & (pods.revision != self.revision)
-            self._remove(now, old, min(spare, int(old.sum())), victim, by_links=by_links)
+        return self._remove_old(now, self.replicas - unavailable, victim, by_links=by_links)
 
-    def _most_surge(self) -> int:
-        surge = self._surge
-        return surge if isinstance(surge, int) else math.ceil(self.replicas * int(surge.rstrip("%")) / 100)
+    def _remove_old(self, now: int, least: int, victim: str, *, by_links: bool) -> Counts:
+        """As `reconcileOldReplicaSets` of Kubernetes: no old pod goes in place of a new one that is not available yet,
+        those that are not available go first, and `least` pods stay available."""
+        pods = self._pods
+        available = pods.serving & (now - pods.ready_at >= self._min_ready)
+        old = pods.staying & (pods.revision != self.revision)
+        missing = int((pods.staying & ~old & ~available).sum())
+        most = int(pods.staying.sum()) - least - missing
+        unready = max(0, min(most, int((old & ~available).sum())))
+        ready = max(0, min(most - unready, int(available.sum()) - least, int((old & available).sum())))
+        return np.concatenate(
+            [
+                self._remove(now, old & ~available, unready, victim, by_links=by_links),
+                self._remove(now, old & available, ready, victim, by_links=by_links),
+            ]
+        )
+
+    def _limits(self) -> tuple[int, int]:
+        """maxSurge and maxUnavailable in pods: Kubernetes rounds the one up and the other down, and takes one pod for
+        unavailable when both are 0."""
+        surge = math.ceil(self._pods_of(self._surge))
+        unavailable = math.floor(self._pods_of(self._unavailable))
+        return surge, unavailable if surge or unavailable else 1
+
+    def _pods_of(self, limit: int | str) -> float:
+        return limit if isinstance(limit, int) else self.replicas * int(limit.rstrip("%")) / 100
 
     def _create(self, now: int, number: int) -> None:
-        ready_at = now + self._starts.draw(self._rng, number)
+        started_at = now + self._starts.draw(self._rng, number)
         if self._stuck.holds(now):
-            ready_at[0] = max(int(ready_at[0]), self._stuck.end)
+            started_at[0] = max(int(started_at[0]), self._stuck.end)
             self._stuck = NOWHERE
-        self._pods.add(ready_at, self.revision)
+        self._pods.add(started_at, self.revision)
 
-    def _remove(self, now: int, candidates: Flags, number: int, victim: str, *, by_links: bool) -> None:
+    def _remove(self, now: int, candidates: Flags, number: int, victim: str, *, by_links: bool) -> Counts:
+        if not number:
+            return NOBODY
         pods = self._pods
         at = np.flatnonzero(candidates)
         last = pods.reported_links[at] if by_links else self._rng.permutation(len(at))
         named = np.array([pods.names[i] != victim for i in at])
-        chosen = at[np.lexsort((last, named, pods.ready[at]))[:number]]  # Kubernetes removes unready pods first
-        pods.left_at[chosen] = now
+        chosen: Counts = at[np.lexsort((last, named, pods.ready[at]))[:number]]  # Kubernetes removes unready pods first
+        pods.leave(chosen, now)
+        return chosen

@@ -1,6 +1,7 @@
 """The pods of a modelled fleet, a row each: state, links, and what the node last reported of itself.
 
-`deployment` adds and removes rows, `simulation` moves links, the policies read. Columns are arrays of equal length.
+`deployment` adds and removes rows, `directives` says which take new links, `simulation` moves links, the policies read.
+Columns are arrays of equal length.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ from fairlead_operator.simulator.arrays import Counts, Flags, Shares
 BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
 COLUMNS = (
-    "links", "awaited", "refused", "ready_at", "left_at", "revision", "ready", "tokens",
-    "reported_links", "reported_refused", "reported_moved", "reported_at", "moved", "accepted", "recent",
-    "unready", "excluded",
+    "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target", "enough",
+    "has_enough", "excluded", "started", "ready", "leaving", "serving", "tokens", "accepted", "moved", "recent",
+    "reported_links", "reported_refused", "reported_moved", "reported_accepting", "reported_at",
 )  # fmt: skip
+HEARTBEAT_SECONDS = 5
+"""A node writes its row so often, and reads what the operator has told it."""
 RECENT_MOVES = 12
 """Parts of the hour within which a rebalance moves no agent twice."""
 RECENT_SECONDS = 3600 // RECENT_MOVES
 NEVER = -1
+FAR = np.iinfo(np.int64).max
+"""A second that does not come, and a number of links that no pod has."""
 
 
 class PodTable:
@@ -32,28 +37,42 @@ class PodTable:
         """Waiting agents that a load balancer which pins will send to this pod."""
         self.refused: Counts = np.zeros(0, np.int64)
         """Attempts that it has refused since its start."""
-        self.ready_at: Counts = np.zeros(0, np.int64)
+        self.started_at: Counts = np.zeros(0, np.int64)
         """Second at which its start is over."""
+        self.ready_at: Counts = np.zeros(0, np.int64)
+        """Second from which on Kubernetes takes it for ready, the last time that it did."""
+        self.unready_at: Counts = np.zeros(0, np.int64)
+        """Second at which Kubernetes takes it for unready, because its node wants no new links; FAR for none."""
         self.left_at: Counts = np.zeros(0, np.int64)
         """Second at which it began to leave, NEVER before."""
         self.revision: Counts = np.zeros(0, np.int64)
+        self.target: Counts = np.zeros(0, np.int64)
+        """Links that a rebalance lets it keep, FAR while none runs."""
+        self.enough: Counts = np.zeros(0, np.int64)
+        """Links from which on it leaves new ones to other pods, FAR while it takes all."""
+        self.has_enough: Flags = np.zeros(0, np.bool_)
+        self.excluded: Flags = np.zeros(0, np.bool_)
+        """Whether its node leaves new links to others, although it can serve."""
+        self.started: Flags = np.zeros(0, np.bool_)
+        """Whether its start is over: its node holds links and reports."""
         self.ready: Flags = np.zeros(0, np.bool_)
-        """Whether its start is over; a pod that leaves stays ready for links that it has, and gets no new ones."""
+        """Whether Kubernetes takes it for ready. A pod that leaves stays so."""
+        self.leaving: Flags = np.zeros(0, np.bool_)
+        self.serving: Flags = np.zeros(0, np.bool_)
+        """Whether a load balancer sends agents to it: it is ready and does not leave."""
         self.tokens: Shares = np.zeros(0, np.float64)
         """Links that it accepts at this moment."""
-        self.accepted: Shares = np.zeros(0, np.float64)
-        """Links that it accepts per second, the mean since its last report."""
+        self.accepted: Counts = np.zeros(0, np.int64)
+        """Links that it has accepted since its last report."""
         self.moved: Counts = np.zeros(0, np.int64)
         """Agents that a rebalance has made it move."""
         self.recent: Counts = np.zeros((0, RECENT_MOVES), np.int64)
         """Of its agents, those that a rebalance has moved here in each part of the last hour."""
-        self.unready: Flags = np.zeros(0, np.bool_)
-        """Whether its last probes found that it leaves new links to others."""
-        self.excluded: Flags = np.zeros(0, np.bool_)
-        """Whether load balancers know so."""
-        self.reported_moved: Counts = np.zeros(0, np.int64)
         self.reported_links: Counts = np.zeros(0, np.int64)
         self.reported_refused: Counts = np.zeros(0, np.int64)
+        self.reported_moved: Counts = np.zeros(0, np.int64)
+        self.reported_accepting: Shares = np.zeros(0, np.float64)
+        """Links that it accepted per second before its last report."""
         self.reported_at: Counts = np.zeros(0, np.int64)
         """Second of its last report, NEVER before the first."""
 
@@ -61,33 +80,18 @@ class PodTable:
         return len(self.names)
 
     @property
-    def leaving(self) -> Flags:
-        flags: Flags = self.left_at != NEVER
-        return flags
-
-    @property
     def staying(self) -> Flags:
         return ~self.leaving
 
-    @property
-    def serving(self) -> Flags:
-        """Those that are ready and stay."""
-        return self.ready & ~self.leaving
-
-    @property
-    def taking(self) -> Flags:
-        """Those that a load balancer sends agents to."""
-        return self.serving & ~self.excluded
-
-    def add(self, ready_at: Counts, revision: int) -> None:
-        """New pods, which are ready at these seconds."""
-        number = len(ready_at)
+    def add(self, started_at: Counts, revision: int) -> None:
+        """New pods, whose start is over at these seconds."""
+        number = len(started_at)
         first = self._created
         self._created += number
         self.names += [f"pod-{first + i:05d}" for i in range(number)]
         new = {
-            "ready_at": ready_at, "revision": revision, "ready": False, "tokens": BURST_SECONDS * self._accept_rate,
-            "left_at": NEVER, "reported_at": NEVER,
+            "started_at": started_at, "ready_at": started_at, "unready_at": FAR, "left_at": NEVER, "reported_at": NEVER,
+            "revision": revision, "target": FAR, "enough": FAR, "tokens": BURST_SECONDS * self._accept_rate,
         }  # fmt: skip
         for column in COLUMNS:
             old = getattr(self, column)
@@ -95,23 +99,35 @@ class PodTable:
             grown[len(old) :] = new.get(column, 0)
             setattr(self, column, grown)
 
+    def leave(self, at: Counts, now: int) -> None:
+        """The pods at these rows begin to leave."""
+        self.left_at[at] = now
+        self.leaving[at] = True
+        self.serving[at] = False
+
     def drop(self, gone: Flags) -> None:
         """These pods exist no more."""
+        if not gone.any():
+            return
         self.names = [name for name, is_gone in zip(self.names, gone.tolist(), strict=True) if not is_gone]
         for column in COLUMNS:
             setattr(self, column, getattr(self, column)[~gone])
 
-    def start_ready(self, now: int) -> None:
-        """Pods whose start is over get ready."""
-        self.ready |= self.ready_at <= now
+    def renew_readiness(self, now: int) -> None:
+        """Pods whose start is over, and those that Kubernetes takes for ready in this second."""
+        self.started = self.started_at <= now
+        self.ready = (self.ready_at <= now) & (self.unready_at > now)
+        self.serving = self.ready & ~self.leaving
 
     def refill(self) -> None:
         """One second's worth of the accept rate."""
         np.minimum(self.tokens + self._accept_rate, BURST_SECONDS * self._accept_rate, out=self.tokens)
 
     def report(self, now: int) -> None:
-        """Each node that is ready writes its row to Redis."""
-        np.copyto(self.reported_links, self.links, where=self.ready)
-        np.copyto(self.reported_refused, self.refused, where=self.ready)
-        np.copyto(self.reported_moved, self.moved, where=self.ready)
-        self.reported_at[self.ready] = now
+        """Each node writes its row to Redis."""
+        np.copyto(self.reported_links, self.links, where=self.started)
+        np.copyto(self.reported_refused, self.refused, where=self.started)
+        np.copyto(self.reported_moved, self.moved, where=self.started)
+        self.reported_accepting = self.accepted / HEARTBEAT_SECONDS
+        self.accepted = np.zeros(len(self), np.int64)
+        self.reported_at[self.started] = now

@@ -1,5 +1,5 @@
-"""Fairlead's own autoscaler: the operator's `decide` and `plan_rebalance`, called in every pass with an observation of
-the modelled pods."""
+"""Fairlead's own autoscaler: the operator's `decide`, `direct_links` and `plan_rebalance`, called in every pass with an
+observation of the modelled pods."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
+from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
+from fairlead_operator.simulator.fleet.directives import NO_DIRECTIVES, Directives
 from fairlead_operator.simulator.fleet.pod_table import NEVER
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
+
+VALID_SECONDS = 30
+"""For how long a directive in Redis holds that the operator does not renew."""
 
 
 class FairleadPolicy(ScalingPolicy):
     name = "fairlead"
-    text = "the operator's own decisions and rebalance; agents move at the pace of the fleet's budget"
+    text = "the operator's own decisions, rollout and rebalance; agents move at the pace of the fleet's budget"
     period = 10
     """A pass of the operator."""
     drains = True
@@ -25,46 +30,73 @@ class FairleadPolicy(ScalingPolicy):
     def __init__(self, spec: LinkGatewaySpec) -> None:
         self._spec = spec
         self._history = History()
+        self._rollout = RolloutHistory()
+        self._directives = NO_DIRECTIVES
+        self._written_at = 0
         self.decision: Decision | None = None
         """The last decision."""
         self.rebalance: RebalancePlan | None = None
         """The plan of the same pass."""
+        self.direction = LinkDirection("", "")
+        """Where new links go during a rollout, by the same pass."""
 
     def order(self, view: FleetView) -> ScaleOrder:
         fleet, now = self._observe(view), float(view.now)
         self.decision = decision = decide(fleet, self._history, self._spec, now)
         plan = plan_rebalance(fleet, decision.history, self._spec, now)
         self.rebalance, self._history = plan, plan.history
-        return ScaleOrder(decision.replicas, decision.victim, plan.targets, plan.move_limit)
+        self._rollout = self._rollout.observe(fleet, now)
+        self.direction = direct_links(fleet, decision.inputs, self._rollout, self._spec, now)
+        return ScaleOrder(decision.replicas, decision.victim, self._written(view))
+
+    def _written(self, view: FleetView) -> Directives:
+        """What is in Redis after this pass. While Redis cannot be read, that is what is left there until it expires."""
+        if view.readable:
+            preferred = int(self.direction.revision) if self.direction.revision else None
+            targets = self.rebalance.targets if self.rebalance is not None else {}
+            limit = self.rebalance.move_limit if self.rebalance is not None else math.inf
+            self._directives, self._written_at = Directives(preferred, targets, limit), view.now
+        elif view.now - self._written_at >= VALID_SECONDS:
+            self._directives = NO_DIRECTIVES
+        return self._directives
 
     def _observe(self, view: FleetView) -> FleetObservation:
         pods, now, capacity = view.pods, view.now, self._spec.capacity
+        reason = Exclusion.ROLLOUT if self._directives.preferred is not None else Exclusion.REBALANCE
         columns = zip(
             pods.names,
-            pods.ready.tolist(),
+            pods.started.tolist(),
+            pods.excluded.tolist(),
             pods.ready_at.tolist(),
-            pods.left_at.tolist(),
+            pods.leaving.tolist(),
             pods.reported_at.tolist(),
             pods.reported_links.tolist(),
             pods.reported_refused.tolist(),
             pods.reported_moved.tolist(),
-            pods.unready.tolist(),
+            pods.revision.tolist(),
             strict=True,
         )
         observed = tuple(
             PodObservation(
                 name=name,
                 uid=name,
-                ready=ready and left_at == NEVER,
+                ready=started,
+                excluded_by=reason if excluded else "",
                 ready_for=float(max(0, now - ready_at)),
-                leaving=left_at != NEVER,
+                leaving=leaving,
                 age=math.inf if reported_at == NEVER or not view.readable else float(now - reported_at),
                 links=links,
                 capacity=capacity if reported_at != NEVER else 0,
                 refused=refused,
                 moved=moved,
-                excluded_by=Exclusion.REBALANCE if excluded else "",
+                revision=str(revision),
             )
-            for name, ready, ready_at, left_at, reported_at, links, refused, moved, excluded in columns
+            for name, started, excluded, ready_at, leaving, reported_at, links, refused, moved, revision in columns
         )
-        return FleetObservation(view.replicas, observed, readable=view.readable, rollout=view.rolling_out)
+        return FleetObservation(
+            view.replicas,
+            observed,
+            readable=view.readable,
+            rollout=view.rolling_out,
+            revision=str(view.revision),
+        )

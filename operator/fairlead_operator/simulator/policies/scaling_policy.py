@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fairlead.fleet.directives.rebalance_target import RebalanceTarget
+from fairlead_operator.simulator.fleet.directives import NO_DIRECTIVES, Directives
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 
@@ -23,6 +21,8 @@ class FleetView:
     readable: bool
     """Whether the nodes' reports can be read."""
     rolling_out: bool
+    revision: int
+    """That of the Deployment's template."""
     now: int
 
     @property
@@ -41,10 +41,7 @@ class ScaleOrder:
     replicas: int
     victim: str = ""
     """The pod that goes first, "" for any."""
-    targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
-    """What a rebalance asks of each pod's node; empty while none runs."""
-    move_limit: float = math.inf
-    """Moves per second that the rebalance allows."""
+    directives: Directives = NO_DIRECTIVES
 
 
 class ScalingPolicy(ABC):
