@@ -47,11 +47,12 @@ def remembered(tmp_path: Path, promtool: str, prometheus_program: str) -> None:
     (tmp_path / "week.om").write_text("\n".join([*lines, "# EOF\n"]))
     done = subprocess.run(
         [promtool, "tsdb", "create-blocks-from", "openmetrics", tmp_path / "week.om", tmp_path / "tsdb"],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.usefixtures("remembered")
 def test_a_week_of_prometheus_is_played_with_the_commands_of_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -61,7 +62,7 @@ def test_a_week_of_prometheus_is_played_with_the_commands_of_the_page(
     with scraping(tmp_path, []) as prometheus:
         subprocess.run(
             ["bash", "-c", query.replace("http://prometheus:9090", prometheus.url)],
-            cwd=tmp_path, timeout=60, check=True,
+            cwd=tmp_path, timeout=300, check=True,
         )  # fmt: skip
     trace = read_trace(tmp_path / "week.json")
     assert trace.seconds == pytest.approx(WEEK, abs=2 * SCRAPED)

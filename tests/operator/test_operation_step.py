@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
+from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import EndedRebalance, RebalanceHistory, RebalanceOutcome
-from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState, plan_rebalance
+from fairlead_operator.operations.disconnect_progress import DisconnectProgress, disconnect_progress
 from fairlead_operator.operations.runner import is_expired
 from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 
@@ -182,6 +185,12 @@ def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() 
         {"gateway": {"name": "edge"}, "type": "Sometimes"},
         {"gateway": {"name": "edge"}, "type": "Rebalance", "pod": "a"},
         {"type": "Restart"},
+        {"gateway": {"name": "edge"}, "type": "Disconnect"},
+        {"gateway": {"name": "edge"}, "type": "Disconnect", "disconnect": {}},
+        {"gateway": {"name": "edge"}, "type": "Disconnect", "disconnect": {"selector": "a=b", "agents": ["x"]}},
+        {"gateway": {"name": "edge"}, "type": "Disconnect", "disconnect": {"selector": "a in (b"}},
+        {"gateway": {"name": "edge"}, "type": "Disconnect", "disconnect": {"selector": " "}},
+        {"gateway": {"name": "edge"}, "type": "Rebalance", "disconnect": {"selector": "a=b"}},
     ],
 )
 def test_values_that_an_old_crd_accepted_are_refused(spec: dict[str, Any]) -> None:
@@ -250,7 +259,7 @@ def test_step_for_any_history_keeps_its_invariants(
         operation = then(operation, step)
 
 
-# -- a Rebalance, and what may happen to any of them ------------------------------------------------------
+# -- a Rebalance -------------------------------------------------------------------------------------------
 
 REBALANCE = asked(Type.REBALANCE)
 
@@ -282,17 +291,83 @@ def test_rebalance_fails_when_links_come_back() -> None:
     assert (step.status.phase, step.reason, step.status.message) == (Phase.FAILED, "LoadBalancerPins", "they came back")
 
 
+# -- a Disconnect ------------------------------------------------------------------------------------------
+
+DISCONNECT = asked(Type.DISCONNECT, disconnect={"selector": "env=prod"}, activeDeadlineSeconds=60)
+NOBODY = NodeProgress(0, 0, 0, 0)
+
+
+def progress(reported: dict[str, NodeProgress], *pods: PodObservation) -> DisconnectProgress:
+    """Of a fleet in which each pod has a node, whose process is the first of its name."""
+    fields = {b"epoch": b"1", b"state": b"serving"}
+    nodes = NodeMetrics({pod.name: NodeRow.parse(pod.name, fields) for pod in pods}, 0)
+    return disconnect_progress(UID, reported, nodes, FleetObservation(len(pods), pods))
+
+
+def test_disconnect_completes_when_all_nodes_are_through() -> None:
+    step = next_step(DISCONNECT, seen(A, B), "", NOW)
+    assert (step.reason, step.status.phase, step.action) == ("Disconnecting", Phase.RUNNING, StepAction.NOTHING)
+    begun = then(DISCONNECT, step)
+    assert next_step(begun, seen(A, B), "", NOW).status.phase is Phase.RUNNING  # nothing is known yet
+    one_of_two = progress({"a#1": NodeProgress(30, 0, 7, 2)}, A, B)
+    step = next_step(begun, seen(A, B, disconnect=one_of_two), "", NOW)
+    assert step.status.phase is Phase.RUNNING
+    assert step.status.message.endswith("; waiting for b")
+    both = progress({"a#1": NodeProgress(30, 0, 7, 2), "b#1": NodeProgress(20, 0, 3, 0)}, A, B)
+    status = next_step(then(begun, step), seen(A, B, disconnect=both), "", NOW).status
+    assert (status.phase, status.links_at_start, status.links_left, status.disconnected) == (
+        Phase.SUCCEEDED, 50, 0, 10,
+    )  # fmt: skip
+    assert status.message == (
+        "10 links closed, 0 of 50 left to look at; 2 stay because Redis has lost the labels of their agents"
+    )
+
+
+@pytest.mark.parametrize(
+    ("reported", "pods", "waiting"),
+    [
+        ({}, (A, B), ("a", "b")),
+        ({"a#1": NOBODY}, (A, replace(B, leaving=True)), ()),  # a pod that terminates closes its links itself
+        ({"a#1": NOBODY, "b#0": NOBODY}, (A, B), ("b",)),  # an earlier process of the node b
+        ({"a#1": NOBODY, "gone#1": NodeProgress(9, 4, 5, 0)}, (A,), ()),
+        ({"a#1": NodeProgress(9, 1, 5, 0)}, (A,), ("a",)),
+    ],
+)
+def test_disconnect_waits_for_the_nodes_that_stay(
+    reported: dict[str, NodeProgress], pods: tuple[PodObservation, ...], waiting: tuple[str, ...]
+) -> None:
+    assert progress(reported, *pods).waiting == waiting
+
+
+def test_disconnect_that_takes_too_long_says_how_far_it_came() -> None:
+    begun = then(DISCONNECT, next_step(DISCONNECT, seen(A), "", NOW))
+    slow = progress({"a#1": NodeProgress(100, 40, 60, 0)}, A)
+    step = next_step(begun, seen(A, disconnect=slow), "", NOW + timedelta(seconds=61))
+    assert (step.reason, step.status.disconnected, step.status.links_left) == ("DeadlineExceeded", 60, 40)
+    assert "60 links closed, 40 of 100 left to look at; waiting for a" in step.status.message
+
+
+def test_disconnect_of_another_operation_is_not_taken_for_this_one() -> None:
+    begun = then(DISCONNECT, next_step(DISCONNECT, seen(A), "", NOW))
+    others = replace(progress({"a#1": NOBODY}, A), operation="another")
+    assert next_step(begun, seen(A, disconnect=others), "", NOW).status.phase is Phase.RUNNING
+
+
+# -- what may happen to any of them ------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("kind", Type)
 @pytest.mark.parametrize("running", [False, True])
 def test_cancelled_operation_ends_and_does_nothing_more(kind: Type, running: bool) -> None:
-    plain = asked(kind, "a" if kind is Type.DRAIN else None)
+    more = {"disconnect": {"agents": ["web-1"]}} if kind is Type.DISCONNECT else {}
+    plain = asked(kind, "a" if kind is Type.DRAIN else None, **more)
     if running:
         plain = then(plain, next_step(plain, seen(A, B), "", NOW))
     cancelled = replace(plain, spec=msgspec.structs.replace(plain.spec, cancel=True))
     step = next_step(cancelled, seen(A, B), "", NOW)
     assert (step.action, step.reason, step.status.phase) == (StepAction.NOTHING, "Cancelled", Phase.FAILED)
     assert step.status.finished_at is not None
-    goes_on = running and kind is not Type.REBALANCE
+    goes_on = running and kind in (Type.DRAIN, Type.RESTART)
     assert step.status.message == ("cancelled; what has begun goes on" if goes_on else "cancelled")
 
 

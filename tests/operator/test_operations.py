@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
+from fairlead.fleet.directives.node_progress import NodeProgress
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
@@ -325,6 +327,9 @@ async def test_operation_does_not_begin_when_its_status_cannot_be_written(world:
         ({"type": "Rebalance", "pod": "a"}, "a Drain must name its pod"),
         ({"type": "Sometimes"}, "Unsupported value"),
         ({"type": "Restart", "ttlSecondsAfterFinished": -1}, "greater than or equal to 0"),
+        ({"type": "Disconnect"}, "must say in `disconnect`"),
+        ({"type": "Disconnect", "disconnect": {}}, "either a selector or agents"),
+        ({"type": "Disconnect", "disconnect": {"agents": ["x"], "selector": "a=b"}}, "either a selector or agents"),
         ({"pod": "a"}, "Required value"),
         ({"type": "Drain", "pod": "a,status.phase=Running"}, "should match"),
         ({"type": "Restart", "activeDeadlineSeconds": 5}, "greater than or equal to 30"),
@@ -371,6 +376,54 @@ async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world
     status = await world.operation("spread")
     assert (status["phase"], status["linksLeft"]) == ("Succeeded", 0)
     assert status["message"].startswith("8 links were moved")
+
+
+async def reported(world: OperatorNamespace, uid: str, pod: str, *progress: int) -> None:
+    """What the pod's node writes."""
+    await Disconnects(world.store).report(uid, f"{pod}#epoch-of-{pod}", NodeProgress(*progress))
+
+
+async def test_disconnect_tells_the_nodes_and_completes_when_they_are_through(world: OperatorNamespace) -> None:
+    reconciler, (one, two) = await fleet(world)
+    wanted = {"selector": "env=prod", "ratePerSecond": 20, "retryAfterSeconds": 5}
+    body = await world.operate(
+        "off", type="Disconnect", disconnect=wanted, reason="new keys", ttlSecondsAfterFinished=0
+    )
+    uid, directives = body["metadata"]["uid"], Disconnects(world.store)
+    await world.reconcile(reconciler)
+    read = await directives.read(uid)
+    assert read is not None
+    assert read == Disconnect(uid, "env=prod", (), 20.0, 5000, "new keys", read.began)
+    await reported(world, uid, one, 100, 0, 12, 0)
+    await world.reconcile(reconciler)
+    status = await world.operation("off")
+    assert (status["phase"], status["linksAtStart"], status["linksLeft"], status["disconnected"]) == (
+        "Running", 100, 0, 12,
+    )  # fmt: skip
+    assert status["message"] == f"12 links closed, 0 of 100 left to look at; waiting for {two}"
+    assert (await directives.read(uid)) == read  # renewed, not begun again
+    await reported(world, uid, two, 101, 0, 3, 0)
+    await world.reconcile(reconciler)
+    status = await world.operation("off")
+    assert (status["phase"], status["disconnected"]) == ("Succeeded", 15)
+    assert await directives.current() == ("", 0)
+    everything = await world.admin.items("LinkOperation", world.namespace)
+    await OperationRunner(world.operator, Metrics()).delete_expired(everything)
+    assert not await world.admin.items("LinkOperation", world.namespace)
+
+
+async def test_cancelled_disconnect_is_withdrawn_by_whichever_operator_leads(world: OperatorNamespace) -> None:
+    reconciler, _ = await fleet(world)
+    await world.operate("off", type="Disconnect", disconnect={"agents": ["web-1", "web-2"]})
+    await world.reconcile(reconciler)
+    directives = Disconnects(world.store)
+    assert (await directives.current())[0]
+    await world.admin.patch("LinkOperation", world.namespace, "off", {"spec": {"cancel": True}})
+    body = await world.admin.get("LinkGateway", world.namespace, "edge")
+    await world.reconcile(world.reconciler(body))  # a new leader, which has written nothing
+    status = await world.operation("off")
+    assert (status["phase"], status["message"]) == ("Failed", "cancelled")
+    assert await directives.current() == ("", 0)
 
 
 async def test_ended_operation_is_deleted_when_its_time_is_over(world: OperatorNamespace) -> None:

@@ -78,6 +78,8 @@ def report_error(error: FairleadError) -> None:
 
 
 def _advice(error: FairleadError) -> str:
+    if error.code == "cluster_unavailable":
+        return "`kubectl cluster-info` shows whether the cluster answers"
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return advice

@@ -29,6 +29,7 @@ from fairlead.cli.commands.top import top
 from fairlead.cli.commands.why import why
 from fairlead.cli.completion import completion
 from fairlead.cli.error_report import exit_code, report_error
+from fairlead.cli.operations.commands import disconnect, drain, rebalance
 from fairlead.errors import FairleadError
 from fairlead.text import plain
 from fairlead.version import __version__
@@ -88,7 +89,8 @@ def version() -> None:
 
 
 for _command in (
-    serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm, mock_gateway,
+    serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, drain, rebalance, disconnect,
+    completion, swarm, mock_gateway,
 ):  # fmt: skip
     cli.add_command(_command)
 

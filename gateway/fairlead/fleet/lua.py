@@ -46,6 +46,7 @@ REMOVE_OPEN = _load("remove_open")
 MARK_MOVED = _load("mark_moved")
 TAKE_MOVES = _load("take_moves")
 SET_REBALANCE_TARGETS = _load("set_rebalance_targets")
+SET_DISCONNECT = _load("set_disconnect")
 
 
 def late(what: str) -> BusUnavailable:

@@ -12,6 +12,10 @@ fl1:revision           hash    the revision whose nodes take new links, and unti
 fl1:rebalance          hash    node → links that it should keep at most; `node enough` → links from which on it takes
                                no new ones. Written by the operator in every pass of a rebalance; 30 s after the last
                                one
+fl1:disconnect         hash    which links a LinkOperation asks to close, until when (ms), and the tokens of its rate.
+                               Written by the operator in every pass of it; an hour after the last one
+fl1:disconnected:{o}   hash    lease → how far that node is with the LinkOperation o. Written by each node; an hour
+                               after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
                                code (or which link ended without one), recent failures, last move by a rebalance.
                                Written by claim, release, the rebalancer and the platform; no TTL, the index sweeper
@@ -57,6 +61,7 @@ REVISION = "fl1:revision"
 EVENTS = "fl1:events"
 MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
+DISCONNECT = "fl1:disconnect"
 SCALING_HISTORY = "fl1:scaling_history"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
@@ -74,6 +79,11 @@ REBALANCE_MS = 30_000
 """How long targets of a rebalance hold: three passes of the operator."""
 SCALING_HISTORY_MS = 7 * 24 * 3600_000
 """How long the operator's history is kept: after a week without an operator it describes another fleet."""
+DISCONNECT_MS = 30_000
+"""How long a Disconnect holds: three passes of the operator."""
+DISCONNECT_KEPT_MS = 3600_000
+"""How long the nodes go on where they were when an operator is back: a Disconnect that was away for longer begins
+again."""
 LABEL_LIMIT = 64
 """The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5
@@ -89,6 +99,10 @@ def node_key(node: str) -> str:
 
 def agent_key(agent: str) -> str:
     return f"fl1:agent:{{{agent}}}"
+
+
+def disconnected_key(operation: str) -> str:
+    return f"fl1:disconnected:{{{operation}}}"
 
 
 def open_key(agent: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
+from fairlead.fleet.directives.disconnect import Disconnects
 from fairlead.fleet.directives.preferred_revision import PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
@@ -29,6 +30,7 @@ class FleetStore:
     preferred_revisions: PreferredRevisions
     moves: MoveBucket
     rebalance_targets: RebalanceTargets
+    disconnects: Disconnects
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
@@ -43,4 +45,5 @@ class FleetStore:
             PreferredRevisions(store),
             MoveBucket(store),
             RebalanceTargets(store),
+            Disconnects(store),
         )

@@ -31,6 +31,7 @@ from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
 from fairlead.routing.membership.readiness import Readiness
+from fairlead.routing.moves.disconnector import Disconnector
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.routing.moves.rebalancer import Rebalancer
@@ -94,7 +95,7 @@ class Routing:
         self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
-        self.drain, self._rebalancer = _movers(settings, fleet, hub, membership, metrics)
+        self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
@@ -106,15 +107,17 @@ class Routing:
             self.lease_releaser.run(),
             self._reconciler.run(),
             self._rebalancer.run(),
+            self._disconnector.run(),
         )
 
 
 def _movers(
     settings: Settings, fleet: FleetStore, hub: Hub, membership: Membership, metrics: Metrics
-) -> tuple[NodeDrain, Rebalancer]:
-    """The two that move agents. They share this node's part of the budget."""
+) -> tuple[NodeDrain, Rebalancer, Disconnector]:
+    """Those that move agents. They share this node's part of the budget."""
     budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
-    return NodeDrain(hub, budget, settings.drain_timeout), Rebalancer(fleet, hub, budget, membership)
+    drain = NodeDrain(hub, budget, settings.drain_timeout)
+    return drain, Rebalancer(fleet, hub, budget, membership), Disconnector(fleet, hub, budget, membership)
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

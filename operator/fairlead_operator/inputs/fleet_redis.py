@@ -14,6 +14,8 @@ from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.fleet import schema
+from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
+from fairlead.fleet.directives.node_progress import NodeProgress
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
@@ -72,6 +74,18 @@ class FleetRedis:
     async def write_rebalance(self, targets: Mapping[str, RebalanceTarget]) -> None:
         """Writes what each node should do; none ends the rebalance. Raises BusUnavailable."""
         await self._call(lambda store: RebalanceTargets(store).write(targets))
+
+    async def write_disconnect(self, wanted: Disconnect) -> None:
+        """Tells the nodes whose links they should close, for half a minute. Raises BusUnavailable."""
+        await self._call(lambda store: Disconnects(store).write(wanted))
+
+    async def withdraw_disconnect(self) -> None:
+        """Tells the nodes to close no more links. Raises BusUnavailable."""
+        await self._call(lambda store: Disconnects(store).withdraw())
+
+    async def disconnect_progress(self, operation: str) -> dict[str, NodeProgress]:
+        """How far each node is with the LinkOperation of this uid, by lease. Raises BusUnavailable."""
+        return await self._call(lambda store: Disconnects(store).progress(operation))
 
     async def set_move_rate(self, rate: float, most: float, now: int) -> None:
         """Allows the nodes `rate` moves per second for half a minute, and never more than `most`. `now`: Redis TIME in

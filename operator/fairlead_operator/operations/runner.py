@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from fairlead.errors import ConfigError, FairleadError
+from fairlead.fleet.directives.disconnect import Disconnect
 from fairlead_operator.api.conditions import Conditions, status_patch
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.link_operation import (
@@ -41,6 +42,7 @@ from fairlead_operator.kube.errors import (
 from fairlead_operator.kube.events import event, timestamp
 from fairlead_operator.kube.objects import Object, ObjectReference
 from fairlead_operator.metrics import Metrics
+from fairlead_operator.operations.disconnect_progress import DisconnectProgress
 from fairlead_operator.operations.step import Step, StepAction, StepContext, fail, next_step
 from fairlead_operator.resources.owner import POD_LABEL, Owner
 
@@ -86,10 +88,32 @@ class RunningOperation:
     uid: str = ""
     type: str = ""
 
+    disconnect: Disconnect | None = None
+    """What a Disconnect asks of the nodes."""
+
     @property
     def rebalance(self) -> str:
         """The uid of a Rebalance, "" for another type."""
         return self.uid if self.type == Type.REBALANCE else ""
+
+
+def _disconnect_of(body: Object) -> Disconnect | None:
+    """What a LinkOperation asks of the nodes; None for another type, and for one that cannot be read."""
+    try:
+        operation = read_operation(body)
+    except ConfigError:
+        return None
+    wanted = operation.spec.disconnect
+    if wanted is None:
+        return None
+    return Disconnect(
+        operation.uid,
+        wanted.selector or "",
+        tuple(wanted.agents or ()),
+        float(wanted.rate_per_second),
+        None if wanted.retry_after_seconds is None else wanted.retry_after_seconds * 1000,
+        operation.spec.reason,
+    )
 
 
 class OperationRunner:
@@ -105,21 +129,25 @@ class OperationRunner:
         deployment: Object,
         fleet: FleetObservation,
         rebalance: RebalancePlan | None = None,
+        disconnect: DisconnectProgress | None = None,
     ) -> RunningOperation:
-        """One step of each operation in order; the one that is running. `rebalance` is what the last pass planned."""
+        """One step of each operation in order; the one that is running. `rebalance` is what the last pass planned,
+        `disconnect` how far the nodes are."""
         context = StepContext(
             gateway=gateway.name,
             fleet=fleet,
             template_restart=restart_of(deployment["spec"]["template"]),
             paused=spec.scaling.mode is Mode.PAUSED,
             rebalance=rebalance,
+            disconnect=disconnect,
         )
         ahead, running = "", RunningOperation()
         for body in in_order(operations):
             phase = await self._phase_after(self._step(body, gateway, context, ahead), body)
             if phase == Phase.RUNNING:
                 meta = body["metadata"]
-                running = RunningOperation(meta["name"], meta["uid"], str(body["spec"].get("type")))
+                kind = str(body["spec"].get("type"))
+                running = RunningOperation(meta["name"], meta["uid"], kind, _disconnect_of(body))
             if phase not in ENDED:
                 ahead = ahead or body["metadata"]["name"]
         return running

@@ -3,7 +3,8 @@
 The runner calls it in every pass. Everything that is remembered is in the operation's own status, so a new leader goes
 on where the old one stopped, and every action may be done twice without harm. A Drain and a Restart have pods to
 replace and a number of pods that must be ready afterwards: the operation is complete when none of the former and enough
-of the latter are there. A Rebalance is carried out by the passes, and is complete when theirs is.
+of the latter are there. A Rebalance is carried out by the passes, and is complete when theirs is; a Disconnect is
+carried out by the nodes, and is complete when all of them are through.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fairlead_operator.api.link_operation import ENDED, LinkOperationStatus, Ope
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
+from fairlead_operator.operations.disconnect_progress import DisconnectProgress
 
 
 class StepAction(StrEnum):
@@ -43,6 +45,8 @@ class StepContext:
     """The namespace has a pod of the name that a Drain gives, but it does not belong to this fleet."""
     rebalance: RebalancePlan | None = None
     """What the last pass planned; None in the first one of a leader."""
+    disconnect: DisconnectProgress | None = None
+    """How far the nodes are with the Disconnect that they were told of last; None when that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ def next_step(operation: Operation, context: StepContext, ahead: str, now: datet
     if status.phase in ENDED:
         return Step(status, str(status.phase))
     if operation.spec.cancel:
-        begun = status.phase is Phase.RUNNING and operation.spec.type is not Type.REBALANCE
+        begun = status.phase is Phase.RUNNING and operation.spec.type not in (Type.REBALANCE, Type.DISCONNECT)
         message = "cancelled; what has begun goes on" if begun else "cancelled"
         return fail(status, "Cancelled", message, now)
     if status.phase is Phase.RUNNING:
@@ -82,6 +86,9 @@ def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
     if operation.spec.type is Type.REBALANCE:
         begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="links are counted")
         return Step(begun, "Rebalancing")
+    if operation.spec.type is Type.DISCONNECT:
+        begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="the nodes are being told")
+        return Step(begun, "Disconnecting")
     if operation.spec.type is Type.DRAIN:
         target = next((pod for pod in pods if pod.name == operation.spec.pod), None)
         if target is None:
@@ -106,6 +113,8 @@ def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
 def _continue(operation: Operation, context: StepContext, now: datetime) -> Step:
     if operation.spec.type is Type.REBALANCE:
         return _continue_rebalance(operation, context, now)
+    if operation.spec.type is Type.DISCONNECT:
+        return _continue_disconnect(operation, context, now)
     status, is_drain = operation.status, operation.spec.type is Type.DRAIN
     if is_drain:
         old = [pod for pod in context.fleet.pods if pod.uid == status.pod_uid]
@@ -160,6 +169,28 @@ def _continue_rebalance(operation: Operation, context: StepContext, now: datetim
         return Step(replace(status, message=reason), "Waiting")
     at_start = plan.to_move if status.links_at_start is None else status.links_at_start
     return Step(replace(status, message=plan.reason, links_at_start=at_start, links_left=plan.to_move), "Rebalancing")
+
+
+def _continue_disconnect(operation: Operation, context: StepContext, now: datetime) -> Step:
+    status, progress = operation.status, context.disconnect
+    if context.paused:
+        return _paused(status, context, now)
+    message, waiting = status.message, True
+    if progress is not None and progress.operation == operation.uid:
+        # Otherwise the nodes were told just now, the leader is new, or Redis is away.
+        message, waiting = progress.summary, bool(progress.waiting)
+        status = replace(
+            status,
+            message=message,
+            links_at_start=progress.total,
+            links_left=progress.left,
+            disconnected=progress.closed,
+        )
+    if not waiting:
+        return Step(replace(status, phase=Phase.SUCCEEDED, finished_at=_timestamp(now)), "Completed")
+    if _is_late(operation, now):
+        return _too_late(operation, status, message, now)
+    return Step(status, "Disconnecting")
 
 
 def _is_late(operation: Operation, now: datetime) -> bool:

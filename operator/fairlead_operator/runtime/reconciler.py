@@ -38,6 +38,7 @@ from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
+from fairlead_operator.runtime.disconnect_executor import DisconnectExecutor
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
 from fairlead_operator.runtime.reports.pass_report import PassReport
@@ -86,6 +87,7 @@ class Reconciler:
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
+        self._disconnect = DisconnectExecutor(self._redis)
         self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
@@ -171,10 +173,7 @@ class Reconciler:
         queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
         fleet = replace(fleet, queried=queried, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
-        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
-        if running.name:
-            fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
-            self._executor.forget_removal()
+        fleet = await self._run_operations(spec, operations, workload.deployment, nodes, fleet)
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
         self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
@@ -199,6 +198,23 @@ class Reconciler:
             move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
         )
+
+    async def _run_operations(
+        self,
+        spec: LinkGatewaySpec,
+        operations: Sequence[Object],
+        deployment: Object,
+        nodes: NodeMetrics | None,
+        fleet: FleetObservation,
+    ) -> FleetObservation:
+        """One step of each operation. The fleet with the one that is running."""
+        disconnect = await self._disconnect.read(nodes, fleet)
+        running = await self._operations.run(self._owner, spec, operations, deployment, fleet, self._plan, disconnect)
+        await self._disconnect.execute(running, operations)
+        if not running.name:
+            return fleet
+        self._executor.forget_removal()
+        return replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
 
     async def _set_move_rate(
         self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None

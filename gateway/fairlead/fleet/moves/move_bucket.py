@@ -28,15 +28,17 @@ class Grant(NamedTuple):
 
 
 class MoveBucket:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Pipeliner, key: str = schema.MOVES) -> None:
+        """`key`: the bucket, that of all moves or one that a directive has of its own."""
         self._store = store
+        self._key = key
 
     async def take(self, wanted: int, own_rate: float, *, overdraw: bool = False) -> Grant:
         """Take up to `wanted` moves; all of them with `overdraw`, at the expense of moves that follow. `own_rate`: the
         moves a second of the whole fleet while no operator sets the rate."""
         args = (wanted, f"{own_rate:.6f}", "1" if overdraw else "", DEBT_SECONDS)
         granted, rate, wait = items(
-            await self._store.run(lua.TAKE_MOVES, (schema.MOVES,), args, priority=Priority.CONTROL)
+            await self._store.run(lua.TAKE_MOVES, (self._key,), args, priority=Priority.CONTROL)
         )
         return Grant(integer(granted), float(text(rate)), integer(wait) / 1000)
 
@@ -45,6 +47,6 @@ class MoveBucket:
         `now`: Redis TIME in ms."""
         until = now + schema.MOVE_RATE_VALID_MS
         await self._store.submit(
-            "HSET", schema.MOVES, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,
+            "HSET", self._key, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,
             priority=Priority.CONTROL,
         )  # fmt: skip

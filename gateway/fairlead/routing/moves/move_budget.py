@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Literal, TypeAlias
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.moves.move_bucket import Grant
@@ -19,6 +20,9 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import MoveReason
+
+Purpose: TypeAlias = MoveReason | Literal["disconnect"]
+"""What a move is for; a disconnected agent is one more that connects somewhere."""
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +58,7 @@ class MoveBudget:
         """The number of moves to ask for at once."""
         return max(1, int(self.rate * BATCH_SECONDS))
 
-    async def take(self, why: MoveReason, wanted: int) -> Grant:
+    async def take(self, why: Purpose, wanted: int) -> Grant:
         """Up to `wanted` moves, and when the first of them is due."""
         await self.refresh()
         loop = asyncio.get_running_loop()
