@@ -43,7 +43,7 @@ PROGRESS = 0.1
 balancer that chooses at random, half of the links come back, and the mean of many pods may move as well."""
 IN_VAIN = 20
 """Links that must have come back before the load balancer is to blame. When three of four pods shed links, one link in
-four leaves them behind a load balancer that chooses at random, and of so many at least one does in 997 of 1,000 cases."""
+four leaves them behind a load balancer that chooses at random; that none of so many does has a chance of 0.3 %."""
 PAUSE = 600.0
 """Seconds after a rebalance that changed nothing."""
 REFUSAL_MEMORY = 30.0
