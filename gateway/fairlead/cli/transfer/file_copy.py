@@ -181,14 +181,24 @@ def _compare(end: End, size: int, digest: str, remote: RemotePath, advice: str) 
 
 @asynccontextmanager
 async def _cancelled_on_failure(command: Command) -> AsyncIterator[None]:
-    """Open the command, and cancel it if the block fails."""
-    async with command:
+    """Open the command, and cancel it if the block fails or if Ctrl-C comes while it opens: once it was posted the
+    agent may be at work, although its id is not here yet."""
+    opening = asyncio.create_task(command.__aenter__())
+    try:
         try:
-            yield
-        except BaseException:
-            if command.end is None:
-                await _cancel(command)
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening], timeout=CANCEL_TIMEOUT)
             raise
+        yield
+    except BaseException:
+        if command.id and command.end is None:
+            await _cancel(command)
+        raise
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await command.__aexit__(None, None, None)
 
 
 async def _cancel(command: Command) -> None:
