@@ -218,7 +218,7 @@ def test_a_failed_copy_exits_with_1_and_names_the_path_and_what_to_do(
 
 
 def test_a_full_local_disk_leaves_nothing_and_cancels_the_command(
-    fleet: CliFleet, run: Run, big: Path, tmp_path: Path
+    fleet: CliFleet, run: Run, big: Path, tmp_path: Path, wait_until: Callable[..., object]
 ) -> None:
     """A limit on the size of files is what a full disk is to a process: the next write fails."""
     folder = tmp_path / "small"
@@ -236,7 +236,8 @@ def test_a_full_local_disk_leaves_nothing_and_cancels_the_command(
     assert "File too large" in talk
     assert "ulimit" in talk
     assert list(folder.iterdir()) == []
-    assert b"0 open" in run("agents", "get", "web-1", api=fleet).stdout
+    # The cancel was accepted when the copy ended; the end follows when the agent has answered.
+    wait_until(lambda: b"0 open" in run("agents", "get", "web-1", api=fleet).stdout)
 
 
 def test_no_overwrite_keeps_an_existing_file(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
