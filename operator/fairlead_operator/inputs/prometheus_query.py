@@ -53,7 +53,8 @@ class PrometheusQuery:
             self._session = None
 
     async def read(self, signal: PrometheusSignal | None, conditions: Conditions) -> QueriedValue | None:
-        """The value, or that there is none now; None if nothing is asked for. Sets PrometheusQueried."""
+        """The result of the query, without a value if it failed; None if the spec has no query. Sets the condition
+        PrometheusQueried."""
         if signal is None:
             return None
         try:

@@ -67,13 +67,14 @@ class Disconnects:
         return {lease: progress for lease, progress in reported.items() if progress is not None}
 
     async def current(self) -> tuple[str, int]:
-        """A node: the operation whose directive there is, or "", and until when it holds (Redis TIME in ms)."""
+        """For a node: the operation whose directive Redis holds, or "", and its last moment (Redis TIME in ms)."""
         reply = await self._store.submit("HMGET", schema.DISCONNECT, "operation", "until", priority=Priority.CONTROL)
         operation, until = items(reply)
         return (text(operation), integer(until)) if operation and until else ("", 0)
 
     async def read(self, operation: str) -> Disconnect | None:
-        """A node: the directive of this operation; None if there is none any more, or it cannot be read."""
+        """For a node: the directive of this operation, or None when Redis holds none, that of another operation, or one
+        that this version cannot read."""
         names = "operation", "selector", "agents", "rate", "retry", "reason", "began"
         reply = items(await self._store.submit("HMGET", schema.DISCONNECT, *names))
         if None in reply or text(reply[0]) != operation:
@@ -88,7 +89,7 @@ class Disconnects:
         return found
 
     async def report(self, operation: str, lease: str, progress: NodeProgress) -> None:
-        """A node: how far it is."""
+        """For a node: tell the operator how far it is."""
         key = schema.disconnected_key(operation)
         written = self._store.submit("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)
         kept = self._store.submit("PEXPIRE", key, schema.DISCONNECT_KEPT_MS, priority=Priority.BACKGROUND)
