@@ -115,8 +115,8 @@ ORDINARY = {
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
-        applier autoscaler autoscalers cluster crd deployment down election executor failure hpa informer kube operator pod
-        rbac readiness reconnect resources scale scaling spec tolerance workload zone
+        applier autoscaler autoscalers cluster crd deployment down election executor failure hpa informer kube operator
+        pod rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing
