@@ -19,6 +19,7 @@ from fairlead_operator.api.gateway_status import LinkGatewayStatus
 from fairlead_operator.api.policy import Policy, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
+from fairlead_operator.autoscaler.known_exclusions import KnownExclusions
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
@@ -92,6 +93,7 @@ class Reconciler:
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
+        self._exclusions = KnownExclusions()
         self._starting = FirstSeen()
         self._links = LinkCount()
         self._excluded = 0
@@ -169,7 +171,8 @@ class Reconciler:
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        excluded = self._exclusions.observe(nodes, now)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines, excluded)
         queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
         fleet = replace(fleet, queried=queried, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
