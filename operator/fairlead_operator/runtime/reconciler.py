@@ -196,7 +196,7 @@ class Reconciler:
     async def _set_move_rate(
         self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
-        """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
+        """Writes the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
         rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)

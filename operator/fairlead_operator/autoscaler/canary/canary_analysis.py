@@ -73,7 +73,7 @@ def judge_canary(fleet: FleetObservation, history: CanaryHistory, spec: Canary, 
 def _end(
     fleet: FleetObservation, history: CanaryHistory, spec: Canary, measured: tuple[Measurement, ...]
 ) -> CanaryVerdict:
-    """All the time is over, and nothing that was judged speaks against the canary."""
+    """The time is over, and nothing that was judged speaks against the canary."""
     traffic, old = history.canary.traffic, history.others.traffic
     expected = old.accepted * len(canary_pods(fleet)) / max(1, len(other_pods(fleet)))
     if traffic.accepted < spec.min_links <= expected / 2:

@@ -121,8 +121,8 @@ class LinkHistory:
         return (*fresh, *(one for one in self.reports if one.pod in silent and now - one.at <= REMEMBERED))
 
     def _count(self, fleet: FleetObservation, now: float) -> tuple[int, tuple[tuple[str, int], ...] | None]:
-        """Links by fresh reports, with the last known ones of silent pods less those that have come up elsewhere since;
-        and what `before_silence` is from now on."""
+        """The links of fresh reports, with the last known ones of silent pods, except those that have come up elsewhere
+        since; and the next `before_silence`."""
         fresh = {pod.name: pod.links for pod in fleet.fresh_pods}
         last = {one.pod: one.links for one in self.reports if now - one.at <= REMEMBERED}
         silent = [
