@@ -73,7 +73,7 @@ async def install(world: OperatorNamespace, definition: Object, *, knows: bool) 
     await world.until("the API server to use the CRD", published, 120)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 async def test_a_canary_that_an_old_crd_drops_is_reported_until_the_crd_is_upgraded(
     old_cluster: OperatorNamespace,
 ) -> None:
