@@ -55,7 +55,8 @@ def test_utilisation_holds_the_links_at_the_target(links: tuple[int, ...], utili
 
 def test_utilisation_looks_ahead_by_the_lead_time() -> None:
     now = snapshot(700)
-    growing = replace(now, inputs=msgspec.structs.replace(now.inputs, growth=20.0, rejects=3.0, lead_seconds=40.0))
+    rates = {"growth": 20.0, "record_growth": 20.0, "rejects": 3.0, "lead_seconds": 40.0}
+    growing = replace(now, inputs=msgspec.structs.replace(now.inputs, **rates))
     assert UtilisationRule().required_pods(growing) == 3  # (700 + 23 × 40) at 70 %
     shrinking = replace(now, inputs=msgspec.structs.replace(now.inputs, growth=-20.0))
     assert UtilisationRule().required_pods(shrinking) == 1

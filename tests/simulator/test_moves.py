@@ -77,6 +77,7 @@ def test_pods_that_have_enough_get_no_new_links_so_hardly_a_move_is_wasted(balan
 def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hour() -> None:
     pods = fleet(900, 100)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
+    budget.report(pods)
     assert budget.rate(pods) == RECEIVED_SHARE * 2 * SPEC.accept_rate
     kept = np.array([860, 500])
     pods.recent[0, 3] = 870
@@ -101,6 +102,7 @@ def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int]
     went = np.flatnonzero(pods.leaving)
     for now in range(SPEC.drain_seconds + 1):
         pods.report(now)
+        budget.report(pods)
         moving = budget.draw(pods, None, now)
         assert not moving[pods.serving].any()
         assert (moving <= pods.links).all()

@@ -18,6 +18,12 @@ REMEMBERED = 120.0
 LOST_SECONDS = 600.0
 """Seconds for which no pod is removed that lost links would need if they came back: a machine, a network or a zone that
 fails is often repaired within them."""
+HERD_SECONDS = 3600.0
+"""Seconds for which links that were lost together are expected back, all at once: after as long, most outages of a
+network or a region are over."""
+HERD_SHARE = 0.1
+"""Share of the links whose loss within REMEMBERED is an outage. Fewer are lost every day: machines restart, laptops
+sleep, a pod dies."""
 SMOOTHING = 30.0
 """Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
 
@@ -37,6 +43,15 @@ class PodLinks:
 
 
 @dataclass(frozen=True, slots=True)
+class Outage:
+    """Many links were lost together and are not back."""
+
+    at: float
+    links: int
+    """Those before it, without the ones whose agents have left on purpose since."""
+
+
+@dataclass(frozen=True, slots=True)
 class LinkHistory:
     """What is remembered of the links. Times are those of the observations."""
 
@@ -45,11 +60,14 @@ class LinkHistory:
     """Links in fresh reports, and those of silent pods that have not come up elsewhere."""
     growth: float = 0.0
     """New links per second, smoothed."""
+    record_growth: float = 0.0
+    """Links per second by which `highest` grows, smoothed. Links that come back do not count here."""
     rejects: float = 0.0
     """Refused links per second, smoothed."""
     rejecting_since: float | None = None
     peaks: TimedMaxima = ()
-    """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
+    """The greatest `live` of the last HERD_SECONDS, without the links whose agents have left on purpose since."""
+    outage: Outage | None = None
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
     """Links of each fresh pod when the first of the pods that are now silent fell silent."""
@@ -58,6 +76,11 @@ class LinkHistory:
     def links(self) -> int:
         """The links that count: live ones, and lost ones that may still come back."""
         return next((live for at, live in self.peaks if self.observed_at - at < REMEMBERED), 0)
+
+    @property
+    def highest(self) -> int:
+        """The most links of the last HERD_SECONDS, without those whose agents have left on purpose since."""
+        return self.peaks[0][1] if self.peaks else 0
 
     def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
         """The history after this observation; unchanged when Redis could not be read."""
@@ -70,10 +93,11 @@ class LinkHistory:
             self,
             observed_at=now,
             live=live,
-            peaks=add_maximum(peaks, now, live, LOST_SECONDS),
+            peaks=add_maximum(peaks, now, live, HERD_SECONDS),
             before_silence=before_silence,
             reports=self._reports(fleet, now),
         )
+        counted = replace(counted, outage=counted._outage(self.outage, left))
         seconds = now - self.observed_at
         return counted._with_rates(fleet, self, seconds) if self.reports and seconds > 0 else counted
 
@@ -85,9 +109,21 @@ class LinkHistory:
         return replace(
             self,
             growth=before.growth + weight * ((self.links - before.links) / seconds - before.growth),
+            record_growth=before.record_growth
+            + weight * (max(0, self.highest - before.highest) / seconds - before.record_growth),
             rejects=before.rejects + weight * (refused / seconds - before.rejects),
             rejecting_since=None if not refused else self.observed_at if since is None else since,
         )
+
+    def _outage(self, before: Outage | None, left: int) -> Outage | None:
+        """The outage that lasts, `left` agents having left on purpose since the last look: it ends when the links are
+        back, and is given up after HERD_SECONDS."""
+        if before is None:
+            lost = self.links - self.live
+            return Outage(self.observed_at, self.links) if lost > HERD_SHARE * self.links else None
+        links = max(0, before.links - left)
+        over = self.live >= (1 - HERD_SHARE) * links or self.observed_at - before.at >= HERD_SECONDS
+        return None if over else Outage(before.at, links)
 
     def _left(self, fleet: FleetObservation) -> int:
         """Links whose agents have left on purpose since the last report of their node."""
