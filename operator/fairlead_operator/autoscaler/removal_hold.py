@@ -186,6 +186,6 @@ def _last_need(
 
 def _pods(snapshot: Snapshot, links: int) -> int:
     """Pods that the rules require for `links` that neither grow nor are refused, within the bounds of the spec."""
-    inputs = msgspec.structs.replace(snapshot.inputs, links=links, growth=0.0, record_growth=0.0, rejects=0.0)
+    inputs = msgspec.structs.replace(snapshot.inputs, links=links, growth=0.0, rejects=0.0)
     still = Snapshot(snapshot.fleet, inputs, snapshot.history, snapshot.spec, snapshot.now)
     return min(snapshot.spec.replicas.max, max(rule.required_pods(still) for rule in RULES))

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 
 REMEMBERED = 120.0
 """Seconds for which lost links still count: a pod restarts within them, and its agents are back."""
@@ -60,13 +60,15 @@ class LinkHistory:
     """Links in fresh reports, and those of silent pods that have not come up elsewhere."""
     growth: float = 0.0
     """New links per second, smoothed."""
-    record_growth: float = 0.0
-    """Links per second by which `highest` grows, smoothed. Links that come back do not count here."""
+    growing_since: float | None = None
+    """When the growth that goes on was first seen; None while there is none."""
+    grew_at: float | None = None
+    """When it was last seen."""
     rejects: float = 0.0
     """Refused links per second, smoothed."""
     rejecting_since: float | None = None
     peaks: TimedMaxima = ()
-    """The greatest `live` of the last HERD_SECONDS, without the links whose agents have left on purpose since."""
+    """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
     outage: Outage | None = None
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
@@ -78,9 +80,11 @@ class LinkHistory:
         return next((live for at, live in self.peaks if self.observed_at - at < REMEMBERED), 0)
 
     @property
-    def highest(self) -> int:
-        """The most links of the last HERD_SECONDS, without those whose agents have left on purpose since."""
-        return self.peaks[0][1] if self.peaks else 0
+    def growing_seconds(self) -> float:
+        """For how long the growth that goes on has been seen."""
+        if self.growing_since is None or self.grew_at is None:
+            return 0.0
+        return self.grew_at - self.growing_since
 
     def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
         """The history after this observation; unchanged when Redis could not be read."""
@@ -93,7 +97,7 @@ class LinkHistory:
             self,
             observed_at=now,
             live=live,
-            peaks=add_maximum(peaks, now, live, HERD_SECONDS),
+            peaks=add_maximum(peaks, now, live, LOST_SECONDS),
             before_silence=before_silence,
             reports=self._reports(fleet, now),
         )
@@ -107,10 +111,8 @@ class LinkHistory:
         weight = 1 - math.exp(-seconds / SMOOTHING)
         since = before.rejecting_since
         return replace(
-            self,
+            self._with_growth(before),
             growth=before.growth + weight * ((self.links - before.links) / seconds - before.growth),
-            record_growth=before.record_growth
-            + weight * (max(0, self.highest - before.highest) / seconds - before.record_growth),
             rejects=before.rejects + weight * (refused / seconds - before.rejects),
             rejecting_since=None if not refused else self.observed_at if since is None else since,
         )
@@ -124,6 +126,16 @@ class LinkHistory:
         links = max(0, before.links - left)
         over = self.live >= (1 - HERD_SHARE) * links or self.observed_at - before.at >= HERD_SECONDS
         return None if over else Outage(before.at, links)
+
+    def _with_growth(self, before: LinkHistory) -> LinkHistory:
+        """This history with the time for which the links have grown. Between two reports of a node they do not, so the
+        growth has ended when none was seen for FRESH seconds."""
+        if self.links > before.links:
+            since = self.observed_at if self.growing_since is None else self.growing_since
+            return replace(self, growing_since=since, grew_at=self.observed_at)
+        if self.grew_at is not None and self.observed_at - self.grew_at > FRESH:
+            return replace(self, growing_since=None, grew_at=None)
+        return self
 
     def _left(self, fleet: FleetObservation) -> int:
         """Links whose agents have left on purpose since the last report of their node."""

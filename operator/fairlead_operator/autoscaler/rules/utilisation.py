@@ -7,11 +7,13 @@ import math
 from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule
 from fairlead_operator.autoscaler.snapshot import Snapshot
 
+AHEAD = 0.5
+"""Growth is extrapolated over this share of the time for which it has lasted, at most. Nothing says when it will end;
+what has lasted for some time lasts for half as long again with a probability of 2/3 (Gott, Nature 363, 1993). Agents
+that connect all at once, as they do to a new fleet, thus require no pods that would be too many a moment later."""
+
 
 class UtilisationRule(ScalingRule):
-    """Growth is extrapolated over the start of a pod. Agents that come back after an outage do so at a great rate and
-    for a short time, so below the most links of the last hour growth counts no further than up to these."""
-
     name = "utilisation"
     purpose = (
         "hold the links, and those that arrive or are refused until a new pod is ready, at `targetUtilisation` of the "
@@ -20,7 +22,6 @@ class UtilisationRule(ScalingRule):
 
     def required_pods(self, snapshot: Snapshot) -> int:
         inputs = snapshot.inputs
-        back = max(0.0, inputs.growth + inputs.rejects) * inputs.lead_seconds
-        new = max(0.0, min(inputs.growth, inputs.record_growth) + inputs.rejects) * inputs.lead_seconds
-        arriving = max(new, min(back, inputs.highest - inputs.links))
+        ahead = min(inputs.lead_seconds, AHEAD * inputs.growing_seconds)
+        arriving = max(0.0, inputs.growth) * ahead + inputs.rejects * inputs.lead_seconds
         return math.ceil((inputs.links + arriving) * 100 / (snapshot.spec.target_utilisation * inputs.capacity))
