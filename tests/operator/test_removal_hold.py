@@ -83,10 +83,12 @@ def test_links_that_are_lost_together_hold_their_pods_for_an_hour_and_count_as_d
 
 def test_an_outage_is_over_when_the_links_are_back() -> None:
     history = History()
-    for i, links in enumerate([650] * 60 + [400] * 60 + [600] * 2):
+    for i, links in enumerate([650] * 60 + [400] * 60 + [500, 600] + [600] * 4):
         history = decide(fleet(links), history, SPEC, i * PERIOD).history
-        assert (history.links.outage is not None) == (60 <= i < 120)
-    assert after_fall_from(history, 122) < HERD_SECONDS / 2
+        back = i >= 123  # from the second pass after the last one in which they grew
+        assert (history.links.outage is not None) == (i >= 60 and not back)
+        assert history.links.growing_seconds == 0, "links that return are no growth"
+    assert after_fall_from(history, 126) < HERD_SECONDS / 2
 
 
 def after_fall_from(history: History, passes: int) -> float:

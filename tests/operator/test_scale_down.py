@@ -190,13 +190,13 @@ def test_a_large_fleet_loses_as_many_pods_at_once_as_the_budget_of_moves_empties
     assert decision.replicas == 190
     assert len(decision.victims) == 10
     assert "10 pods should go, p0 first: all pods are alike; then 9 others" in decision.reason
-    assert decision.reason.endswith("(at most 5% of the pods go at once)")
+    assert decision.reason.endswith("no more go at once: 5% of the pods are the most")
     slow = watched(loaded(*[300] * 200), msgspec.structs.replace(SPEC, moves=Moves(max_per_second=100)))
     assert slow.replicas == 194
-    assert slow.reason.endswith("(the links of more cannot move within 20 s at 100 per second)")
+    assert slow.reason.endswith("the links of more pods cannot move within 20 s at 100 per second")
     full = watched(loaded(*[595] * 200))
     assert full.replicas == 199
-    assert full.reason.endswith("(the remaining pods would be filled to 60% (at most 60% is allowed))")
+    assert full.reason.endswith("the remaining pods would be filled to 60% (at most 60% is allowed)")
 
 
 def test_a_fleet_of_a_handful_of_pods_loses_one_at_a_time() -> None:

@@ -59,7 +59,7 @@ class RemovalStep:
         else:
             others = "another" if number == 2 else f"{number - 1} others"
             text = f"{pod_count(number)} should go, {first.name} first: {first.reason}; then {others} by the same rules"
-        return f"{text} ({self.bound})" if self.bound else text
+        return f"{text}; no more go at once: {self.bound}" if self.bound else text
 
 
 def removal_step(snapshot: Snapshot, least: int, *, panic: bool, ordered: bool) -> RemovalStep:
@@ -78,7 +78,7 @@ def removal_step(snapshot: Snapshot, least: int, *, panic: bool, ordered: bool) 
             victims.append(victim)
             bound = _why_no_more(snapshot, victims, least, panic=panic, ordered=ordered)
     if most > 1 and not bound:
-        bound = f"at most {STEP_SHARE:.0%} of the pods go at once"
+        bound = f"{STEP_SHARE:.0%} of the pods are the most"
     return RemovalStep(tuple(victims), bound)
 
 
@@ -86,7 +86,7 @@ def _why_no_more(snapshot: Snapshot, victims: list[Victim], least: int, *, panic
     """Why the fleet without `victims` cannot do with one pod less, "" if it can."""
     left = snapshot.fleet.replicas - len(victims)
     if left <= least:
-        return f"{pod_count(least)} are required"
+        return f"{pod_count(least)} must be left"
     hold = hold_of_next(snapshot, len(victims), panic=panic, ordered=ordered)
     return "" if hold is None else hold.reason
 
@@ -99,7 +99,7 @@ def _over_budget(fleet: FleetObservation, spec: LinkGatewaySpec, names: Collecti
     rate = fleet_move_rate(staying, spec.moves)
     if sum(pod.links for pod in fleet.pods if pod.name in names) <= rate * seconds:
         return ""
-    return f"the links of more cannot move within {seconds} s at {rate:g} per second"
+    return f"the links of more pods cannot move within {seconds} s at {rate:.4g} per second"
 
 
 def choose_victim(fleet: FleetObservation) -> Victim:

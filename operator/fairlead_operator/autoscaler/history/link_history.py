@@ -81,8 +81,8 @@ class LinkHistory:
 
     @property
     def growing_seconds(self) -> float:
-        """For how long the growth that goes on has been seen."""
-        if self.growing_since is None or self.grew_at is None:
+        """For how long the growth that goes on has been seen. Links that return after an outage are no growth."""
+        if self.growing_since is None or self.grew_at is None or self.outage is not None:
             return 0.0
         return self.grew_at - self.growing_since
 
@@ -101,9 +101,10 @@ class LinkHistory:
             before_silence=before_silence,
             reports=self._reports(fleet, now),
         )
-        counted = replace(counted, outage=counted._outage(self.outage, left))
         seconds = now - self.observed_at
-        return counted._with_rates(fleet, self, seconds) if self.reports and seconds > 0 else counted
+        if self.reports and seconds > 0:
+            counted = counted._with_rates(fleet, self, seconds)
+        return replace(counted, outage=counted._outage(self.outage, left))
 
     def _with_rates(self, fleet: FleetObservation, before: LinkHistory, seconds: float) -> LinkHistory:
         then = {report.pod: report.refused for report in before.reports}
@@ -118,13 +119,15 @@ class LinkHistory:
         )
 
     def _outage(self, before: Outage | None, left: int) -> Outage | None:
-        """The outage that lasts, `left` agents having left on purpose since the last look: it ends when the links are
-        back, and is given up after HERD_SECONDS."""
+        """The outage that lasts, `left` agents having left on purpose since the last look. It ends when the links are
+        back and grow no longer, or when they are so many that they cannot all have been lost; it is given up after
+        HERD_SECONDS."""
         if before is None:
             lost = self.links - self.live
             return Outage(self.observed_at, self.links) if lost > HERD_SHARE * self.links else None
         links = max(0, before.links - left)
-        over = self.live >= (1 - HERD_SHARE) * links or self.observed_at - before.at >= HERD_SECONDS
+        back = self.live >= (1 - HERD_SHARE) * links and self.growing_since is None
+        over = back or self.live > (1 + HERD_SHARE) * links or self.observed_at - before.at >= HERD_SECONDS
         return None if over else Outage(before.at, links)
 
     def _with_growth(self, before: LinkHistory) -> LinkHistory:
