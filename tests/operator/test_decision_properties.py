@@ -82,7 +82,8 @@ def test_decision_for_any_history_stays_within_bounds_and_removes_only_on_fresh_
             assert observed.readable
             assert not observed.rollout
             assert all(pod.ready and pod.fresh and not pod.leaving for pod in observed.pods)
-            victim = next(pod for pod in observed.pods if pod.name == decision.victim)
+            (name,) = decision.victims
+            victim = next(pod for pod in observed.pods if pod.name == name)
             assert victim.removal_cost == min(pod.removal_cost for pod in observed.pods)
             assert now - removed >= 20
             removed = now
