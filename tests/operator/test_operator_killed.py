@@ -1,4 +1,4 @@
-"""The operator's process is killed in the middle of something: what holds without it, and what the next one continues.
+"""The operator's process is killed in the middle of a canary: what holds without it, and what the next one continues.
 
 The API server, the controllers, Redis and the operators are real. The kubelets are played.
 """
@@ -8,20 +8,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
-from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.fleet.reports.traffic import Traffic
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import is_terminating
 
-from support.gateway_process import ServeProcess
-from support.operator_replica import Replica, ask
+from support.operator_replica import Replica
 from support.operator_world import OperatorNamespace, condition
-from support.simulated_fleet import SimulatedFleet
 
 OLD, NEW = "fairlead/gateway:test", "fairlead/gateway:next"
 TAKEOVER = 90.0
@@ -123,44 +118,3 @@ async def test_canary_is_held_while_no_operator_runs_and_judged_by_the_next_one(
     begun = [text for reason, text in await world.events() if reason == "CanaryStarted"]
     assert len(begun) == 1, "the next operator continues the canary"
     assert "Traceback" not in a.said() + b.said(), b.said()
-
-
-@pytest.mark.timeout(400)
-async def test_nodes_that_left_their_services_for_a_rebalance_come_back_when_the_operator_is_gone(
-    world: OperatorNamespace, start: Callable[..., Replica], tmp_path: Path
-) -> None:
-    """Two real nodes, one of which has all links. It has far more than its share when it takes new ones again."""
-    links = 400
-    await world.gateway(moves={"maxPerSecond": 1}, drain={"maxSeconds": 3600})
-    a = start("a")
-
-    async def asked() -> list[Object] | None:
-        found = await world.pods()
-        return found if len(found) == 2 else None
-
-    names = sorted(pod["metadata"]["name"] for pod in await world.until("two pods", asked, TAKEOVER))
-    nodes = [ServeProcess(tmp_path, name, world.redis, "--accept-rate=5000") for name in names]
-    try:
-        for node in nodes:
-            await asyncio.to_thread(node.wait_ready)
-        await world.run_pods(2)
-
-        async def readyz(status: int) -> str:
-            found, text = await asyncio.to_thread(ask, f"{nodes[0].admin}/readyz")
-            return text if found == status else ""
-
-        async with TimerWheel(silence=3600) as timer_wheel:
-            fleet = SimulatedFleet(f"{nodes[0].link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
-            await fleet.join(links, at_once=8)
-            assert await readyz(200) == "ok\n"
-            said = await world.until("the full node to leave its Services", lambda: readyz(503), TAKEOVER)
-            assert said.startswith("this node has its share of the links")
-            await world.run(names[0], ready=False)
-            a.process.kill()
-            a.process.wait(10)
-            assert await world.until("the node to take new links again", lambda: readyz(200), 60) == "ok\n"
-            assert fleet.linked > links // 2, f"it has more than its share: {nodes[0].log()}"
-            await fleet.leave()
-    finally:
-        for node in nodes:
-            node.stop()
