@@ -18,7 +18,7 @@ import aiohttp
 
 from trial.calls import LOST, OK, Call
 
-PATIENCE = 90.0
+CALL_TIMEOUT = 90.0
 """Seconds after which a caller gives up; what has said nothing until then is lost."""
 DEADLINE, QUEUE = 80.0, 60.0
 """Seconds that a command of Fairlead has, and that it waits for an agent that is away."""
@@ -52,7 +52,7 @@ class FairleadApi:
             "on_offline": {"queue": QUEUE},
         }  # fmt: skip
         id, tries = "", 0
-        while not call.outcome and time.time() < call.posted + PATIENCE:
+        while not call.outcome and time.time() < call.posted + CALL_TIMEOUT:
             try:
                 if id:
                     url = f"{self._url}/{id}/results?from={call.lines}&follow=true"
@@ -125,7 +125,7 @@ class PlainApi:
             except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
                 # Nothing was sent.
                 self.repeated[type(e).__name__] += 1
-                if time.time() > call.posted + PATIENCE:
+                if time.time() > call.posted + CALL_TIMEOUT:
                     break
                 await _back_off(tries)
                 tries += 1
