@@ -24,6 +24,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.heartbeat import PERIOD
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.moves.leaving_links import LeavingLinks
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import LEAVE_GRACE
@@ -42,8 +43,7 @@ class Rebalancer:
         self._membership = membership
         self._candidates: deque[Session] = deque()
         """The sessions that may be moved, the oldest first; found anew every PERIOD."""
-        self._leaving: deque[tuple[float, Session]] = deque()
-        """The agents that were told to move, and when their links are closed at the latest, in this order."""
+        self._leaving = LeavingLinks(0.0)
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -78,16 +78,17 @@ class Rebalancer:
         target = self._membership.rebalance_target
         if target is None or self._hub.draining or self._membership.target_age < SETTLE:
             return 0.0
-        surplus = self._hub.links - sum(session.open for _, session in self._leaving) - target.keep
+        surplus = self._hub.links - self._leaving.open - target.keep
         sessions = self._take_idle(min(surplus, self._budget.batch))
         if not sessions:
             return 0.0
         grant = await self._budget.take("rebalance", len(sessions))
-        loop = asyncio.get_running_loop()
-        for i, session in enumerate(await self._marked(sessions[: grant.moves])):
+        marked = await self._marked(sessions[: grant.moves])
+        now = asyncio.get_running_loop().time()
+        for i, session in enumerate(marked):
             slot = grant.delay + i / grant.rate
             session.announce_drain("rebalance", int(slot * 1000))
-            self._leaving.append((loop.time() + slot + LEAVE_GRACE, session))
+            self._leaving.add(session, slot, now)
             self._hub.moved += 1
         self._candidates.extendleft(reversed(sessions[grant.moves :]))
         return grant.delay
@@ -115,6 +116,5 @@ class Rebalancer:
 
     def _close_late(self, now: float) -> None:
         """Close the links of agents that have not left in time."""
-        while self._leaving and (self._leaving[0][0] <= now or not self._leaving[0][1].open):
-            _, session = self._leaving.popleft()
+        for session in self._leaving.take_late(LEAVE_GRACE, now):
             session.close(CloseCode.RESTART, "the agent was asked to move to another node")
