@@ -90,7 +90,7 @@ async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
     for _ in range(2):
         name = await holder(apis["node-1"])
         leaving, staying = sorted(nodes, key=lambda node: node.name != name)
-        async with SteadyCommands(staying.api, PLATFORM_TOKEN, "mover", "echo", RATE) as commands:
+        async with SteadyCommands(staying.api, PLATFORM_TOKEN, ["mover"], "echo", RATE) as commands:
             while len(commands.outcomes) < RATE:
                 await asyncio.sleep(0.05)
             leaving.signal(signal.SIGTERM)

@@ -11,7 +11,6 @@ from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,71 +18,18 @@ import pytest
 from fairlead.agent import Agent, Command
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead_operator.api.conditions import Conditions
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
-from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
-from fairlead_operator.autoscaler.move_rate import fleet_move_rate
-from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
-from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
-from fairlead_operator.inputs.fleet_redis import FleetRedis
-from fairlead_operator.inputs.secrets import Secrets
 
 from faults.balancer import Balancer
 from support.gateway.kubelet import probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.rebalance_passes import RebalancePasses
 from support.gateway.scripted_agent import AGENT_TOKEN
 
 IDLE, BUSY = 360, 40
 PASS = 2.0
 """Seconds between two passes: the operator takes ten, and nodes send a heartbeat every five."""
-
-
-@dataclass
-class Passes:
-    """The part of the operator's passes that concerns the rebalance, on what the nodes report in Redis."""
-
-    redis_url: str
-    operation: str = ""
-    """The uid of a LinkOperation that asks for a rebalance."""
-    history: History = field(default_factory=History)
-    plans: list[RebalancePlan] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        tokens = Tokens(secret_ref=TokenSecret(name="tokens"))
-        self._spec = LinkGatewaySpec(image="gateway", redis=Redis(url=self.redis_url), tokens=tokens)
-        self.redis = FleetRedis()
-
-    async def read(self) -> NodeMetrics:
-        conditions = Conditions((), 1, "2026-01-01T00:00:00Z")
-        nodes = await self.redis.read(self._spec, Secrets("here", {}), conditions)
-        assert nodes is not None, conditions.all()
-        return nodes
-
-    async def run_once(self) -> RebalancePlan:
-        nodes = await self.read()
-        pods = tuple(PodObservation(name).with_report(row, nodes.now) for name, row in sorted(nodes.rows.items()))
-        fleet = FleetObservation(len(pods), pods, rebalance_operation=self.operation)
-        plan = plan_rebalance(fleet, self.history, self._spec, asyncio.get_running_loop().time())
-        self.history = plan.history
-        self.plans.append(plan)
-        if plan.targets or plan.ended is not None:
-            await self.redis.write_rebalance(plan.targets)
-        moves = self._spec.moves
-        await self.redis.set_move_rate(
-            fleet_move_rate(fleet, moves, plan.targets, plan.move_limit), moves.max_per_second, nodes.now
-        )
-        return plan
-
-    async def run_until_ended(self) -> RebalancePlan:
-        async with asyncio.timeout(5 * PATIENCE):
-            while (plan := await self.run_once()).ended is None:
-                await asyncio.sleep(PASS)
-        return plan
-
-    async def aclose(self) -> None:
-        await self.redis.aclose()
 
 
 class BusyAgent:
@@ -174,7 +120,7 @@ def max_over_mean(nodes: dict[str, str]) -> float:
     return max(counts.values()) * 4 / sum(counts.values())
 
 
-async def nobody_is_moved_twice(passes: Passes, api: GatewayApi, nodes: dict[str, str]) -> None:
+async def nobody_is_moved_twice(passes: RebalancePasses, api: GatewayApi, nodes: dict[str, str]) -> None:
     """Two nodes are asked to keep nothing. Only links that stayed at node-1 so far may move. All agents were there at
     first, so it has moved each of them once in the end."""
     before = (await passes.read()).rows
@@ -220,7 +166,7 @@ async def links_move(
     tmp_path: Path,
 ) -> None:
     url = f"ws://127.0.0.1:{balancer.port}"
-    passes = Passes(own_valkey.url, operation="uid-of-a-rebalance")
+    passes = RebalancePasses(own_valkey.url, operation="uid-of-a-rebalance")
     busy = [BusyAgent(url, f"busy-{n}") for n in range(BUSY)]
     async with simulated_agents(url, IDLE, tmp_path):
         async with asyncio.timeout(PATIENCE):
@@ -229,7 +175,7 @@ async def links_move(
         held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]
         fleet += [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{number}") for number in (2, 3, 4)]
         async with Traffic(api) as traffic:
-            plan = await passes.run_until_ended()
+            plan = await passes.run_until_ended(PASS, 5 * PATIENCE)
         assert plan.ended is not None
         assert plan.ended.outcome is RebalanceOutcome.EVEN, plan.reason
         # Only the reports were even so far: now the rows of the agents themselves.

@@ -4,7 +4,7 @@ The node runs it as long as it is in the fleet. The target comes with the heartb
 `fleet.directives.rebalance_targets`). Nodes that have enough links leave their Services then; the first agent is told
 to move when load balancers know that, so that it lands on a node that has few. Idle agents are told, those whose links
 are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
-hour. An agent that lands on this node again counts as moved and stays.
+hour (see `hub.recent_moves` for the exceptions). An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directives.exclusion import SETTLE
 from fairlead.hub.hub import Hub
+from fairlead.hub.recent_moves import is_crowded
 from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.heartbeat import PERIOD
@@ -36,11 +37,12 @@ STEP = 0.25
 
 
 class Rebalancer:
-    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership) -> None:
+    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership, capacity: int) -> None:
         self._directory = fleet.directory
         self._hub = hub
         self._budget = budget
         self._membership = membership
+        self._capacity = capacity
         self._candidates: deque[Session] = deque()
         """The sessions that may be moved, the oldest first; found anew every PERIOD."""
         self._leaving = LeavingLinks(0.0)
@@ -69,8 +71,13 @@ class Rebalancer:
         self._candidates.clear()
         target = self._membership.rebalance_target
         if target is not None and self._hub.links > target.keep:
-            now, recent = self._membership.now(), self._hub.recent_moves
-            candidates = (session for session in self._hub if recent.may_move(session.agent, now))
+            now, table, recent = self._membership.now(), self._membership.table, self._hub.recent_moves
+            crowded = is_crowded(self._hub.links, self._capacity)
+            candidates = (
+                session
+                for session in self._hub
+                if recent.may_move(session.agent, now, lambda lease: table.holds(lease, now), crowded=crowded)
+            )
             self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
 
     async def _move_some(self) -> float:
