@@ -84,6 +84,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
 	$(PY) -m bench.deadlines
+	$(PY) -m bench.lists
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 	$(PY) -m bench.moves

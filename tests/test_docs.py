@@ -98,8 +98,8 @@ ORDINARY = {
         conditions configuration consistency consume context controller copy create details document due error errors
         event events exporter extensions factory fairlead field file files finish folder formats gauges get
         head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
-        main mark merge metrics models name names notify object objects open operation operations option
-        options os out owner path paths plain plots port ports problem problems process processes program progress
+        main mark measurement merge metrics models name names notify object objects open operation operations option
+        options os other out owner path paths plain plots port ports problem problems process processes program progress
         rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
         routes run runner running runtime schema schemas script scripts secret secrets serve server set
         setting settings share shared simulated slot slots socket sockets start status system table take task
@@ -115,8 +115,8 @@ ORDINARY = {
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
-        applier autoscaler cluster crd deployment down election executor failure hpa informer kube operator pod
-        rbac readiness reconnect resources scale scaling spec tolerance workload zone
+        applier autoscaler autoscalers cluster crd deployment down election executor failure hpa informer kube operator
+        pod rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing

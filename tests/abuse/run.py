@@ -1,6 +1,6 @@
 """Plays attacks on a real node, one after the other, and shows what its owner sees meanwhile.
 
-    python -m abuse.run                                   every attack at its full size: some ten minutes
+    python -m abuse.run                                   every attack at its full size: some twenty minutes
     python -m abuse.run          --attack flood_hb        one of them; repeatable
     python -m abuse.run          --short                  a small share of each
     python -m abuse.run          --soak 30                minutes of the two fuzzers
@@ -32,8 +32,8 @@ import uvloop
 from abuse.attacker import PLAYS
 from abuse.victim import Seen, Victim
 
-QUIET = 5.0
-"""Seconds of healthy commands before the attack."""
+QUIET = 20.0
+"""Seconds of healthy commands before an attack at its full size: 600 of them, as a p99 needs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> Result
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory(prefix="abuse-") as folder:
         async with Victim(Path(folder), files=attack.files, flags=attack.flags) as victim:
-            await asyncio.sleep(QUIET if share == 1 else QUIET / 5)
+            await asyncio.sleep(QUIET if share == 1 else QUIET / 20)
             before, memory, cpu, began = await victim.healthy.turn(), victim.memory(), victim.cpu(), time.monotonic()
             largest, tried = await _attacked(victim, name, share, seconds or attack.seconds)
             took = time.monotonic() - began

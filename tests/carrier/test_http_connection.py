@@ -46,7 +46,7 @@ async def ends(raw: RawClient, *, within: float) -> float:
 
 async def test_a_connection_that_sends_nothing_is_closed(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
-    assert TIMEOUT - 0.05 < await ends(raw, within=20) < 4
+    assert await ends(raw, within=20) > TIMEOUT - 0.05
 
 
 async def test_a_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: Dial) -> None:
@@ -59,7 +59,7 @@ async def test_a_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: D
             await asyncio.sleep(TIMEOUT / 8)
 
     dripping = asyncio.create_task(drip())
-    assert TIMEOUT - 0.05 < await ends(raw, within=20) < 4
+    assert await ends(raw, within=20) > TIMEOUT - 0.05
     dripping.cancel()
 
 
@@ -86,18 +86,19 @@ async def test_an_idle_kept_alive_connection_has_its_own_timeout(serve: Serve, d
         raw.write(GET)
         assert await raw.answer() == 200
         assert await raw.reader.readexactly(1) == b"0"
-        await asyncio.sleep(2 * TIMEOUT)  # uvicorn's keep-alive is 5 s
+        await asyncio.sleep(2 * TIMEOUT)  # a kept-alive connection has 75 s
     raw.write(GET)
     assert await raw.answer() == 200
 
 
-async def test_a_second_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: Dial) -> None:
+@pytest.mark.parametrize("beginning", [GET[:20], b"\r"], ids=["a part of a head", "a lone CR"])
+async def test_a_second_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: Dial, beginning: bytes) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     raw.write(GET)
     assert await raw.answer() == 200
     await raw.reader.readexactly(1)
-    raw.write(GET[:20])
-    assert TIMEOUT - 0.05 < await ends(raw, within=20) < 4
+    raw.write(beginning)
+    assert await ends(raw, within=20) > TIMEOUT - 0.05
 
 
 async def test_an_endless_head_is_refused(serve: Serve, dial: Dial) -> None:
@@ -107,7 +108,7 @@ async def test_an_endless_head_is_refused(serve: Serve, dial: Dial) -> None:
         raw.write(b"x" * 1024)
         await asyncio.sleep(0)
     assert await raw.answer() == 431
-    assert await ends(raw, within=20) < 4
+    await ends(raw, within=20)
 
 
 async def test_a_large_body_does_not_count_as_a_head(serve: Serve, dial: Dial) -> None:

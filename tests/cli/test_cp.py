@@ -8,9 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Protocol
 
@@ -117,63 +115,6 @@ def test_ctrl_c_leaves_nothing_on_either_side(
     finally:
         process.kill()
         process.communicate()
-
-
-class LateAnswer(BaseHTTPRequestHandler):
-    """An API that answers a post when the test says so, while the agent is at work already."""
-
-    protocol_version = "HTTP/1.1"
-    posted = threading.Event()
-    answer = threading.Event()
-    deleted = threading.Event()
-
-    def do_POST(self) -> None:
-        self.posted.set()
-        self.answer.wait(20)
-        line = b'{"id": "late", "state": "running"}\n'
-        self.send_response(200)
-        self.send_header("Content-Type", "application/x-ndjson")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
-        self.wfile.flush()
-        self.deleted.wait(20)
-        self.close_connection = True
-
-    def do_DELETE(self) -> None:
-        if self.path == "/v1/commands/late":
-            self.deleted.set()
-        self.send_response(202)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *args: object) -> None:
-        """Nothing is logged."""
-
-
-def test_ctrl_c_before_the_id_is_known_cancels_the_command() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), LateAnswer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fairlead", "cp", "--api", f"http://127.0.0.1:{server.server_port}", "-", "a:/f"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    try:
-        assert LateAnswer.posted.wait(20)
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)  # it waits for the id
-        LateAnswer.answer.set()
-        assert LateAnswer.deleted.wait(20)
-        assert process.wait(20) == 130
-    finally:
-        process.kill()
-        process.communicate()
-        LateAnswer.answer.set()
-        LateAnswer.deleted.set()
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import termios
@@ -57,7 +58,7 @@ def test_tilde_dot_ends_the_shell(
     shell.until(rb"tilde\r\n")
     shell.type(b"~.")
     assert shell.wait() == 0
-    assert b"left" in shell.shown
+    assert b"cancelled the program" in shell.shown
     assert shell.restored
     wait_until(lambda: b"0 open" in run("agents", "get", "web-1", api=fleet).stdout)
 
@@ -75,9 +76,10 @@ def test_a_signal_that_ends_the_cli_restores_the_terminal(
 
 
 def test_an_error_during_the_shell_restores_the_terminal(
-    fleet: CliFleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
+    fleet: CliFleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay], run: Run
 ) -> None:
-    """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying."""
+    """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying. The
+    program cannot be cancelled either; the user is told how to do that later."""
     relay = relay_to(fleet.api)
     shell = screen(f"http://127.0.0.1:{relay.port}", "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
@@ -86,6 +88,9 @@ def test_an_error_during_the_shell_restores_the_terminal(
     assert shell.wait() == 1
     assert b"HTTP 500" in shell.shown
     assert shell.restored
+    advice = re.search(rb"try `fairlead (cancel \S+)`", shell.shown)
+    assert advice, shell.shown
+    assert run(*advice[1].decode().split(), api=fleet).returncode == 0
 
 
 def test_an_error_before_the_shell_opens_leaves_the_terminal_unchanged(

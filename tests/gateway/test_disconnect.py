@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.schema import agent_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
@@ -69,7 +69,7 @@ class Fleet:
                 await asyncio.sleep(0.1)
         return found
 
-    async def until_through(self, wanted: Disconnect) -> list[NodeProgress]:
+    async def until_through(self, wanted: Disconnect) -> list[DisconnectReport]:
         """Renews the directive, as the operator does in each pass, until both nodes are through."""
         async with asyncio.timeout(PATIENCE):
             while True:

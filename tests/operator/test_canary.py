@@ -23,7 +23,7 @@ from fairlead_operator.autoscaler.canary.canary_analysis import (
     judge_canary,
 )
 from fairlead_operator.autoscaler.canary.canary_history import CanaryHistory
-from fairlead_operator.autoscaler.canary.comparison import ALWAYS_ALLOWED, Served, compare
+from fairlead_operator.autoscaler.canary.measurement import ALWAYS_ALLOWED, Served, compare
 from fairlead_operator.autoscaler.canary.rollout_stage import RolloutStage, is_promoted, next_stage
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 

@@ -82,8 +82,45 @@ def test_growth_adds_pods_before_its_links_arrive() -> None:
     still = decide(fleet(500, 500), history, SPEC, PERIOD)
     grown = decide(fleet(700, 700), history, SPEC, PERIOD)
     assert grown.inputs.growth == pytest.approx(40 * (1 - math.exp(-PERIOD / 30)))
-    assert asks(grown, "utilisation") > math.ceil(1400 / 700)
+    assert asks(grown, "utilisation") == math.ceil(1400 / 700), "it may have been a burst"
+    again = decide(fleet(900, 900), grown.history, SPEC, 2 * PERIOD)
+    assert again.inputs.growing_seconds == PERIOD
+    assert asks(again, "utilisation") == math.ceil((1800 + again.inputs.growth * PERIOD / 2) / 700) > 1800 / 700
     assert still.inputs.growth == 0
+
+
+@pytest.mark.parametrize("phase", [0.0, 2.5, 4.9])
+@pytest.mark.parametrize("lead", [15, 30])
+def test_agents_that_connect_all_at_once_to_a_new_fleet_require_no_second_pod(phase: float, lead: int) -> None:
+    """2,000 agents come at 100 a second. The one pod takes 2,800 at its target, and reports every 5 s."""
+    scaling = Scaling(failure_tolerance=0, lead_seconds=lead)
+    spec = msgspec.structs.replace(SPEC, capacity=4000, replicas=Replicas(min=1, max=20), scaling=scaling)
+    history, wanted = History(), set()
+    for now in range(0, 120, int(PERIOD)):
+        reported = now - (now - phase) % 5.0
+        links = round(100 * min(max(reported, 0.0), 20.0))
+        pod = PodObservation("p0", age=now - reported, links=links, capacity=4000)
+        decision = decide(FleetObservation(1, (pod,)), history, spec, float(now))
+        history = decision.history
+        wanted.add(decision.target.replicas)
+    assert decision.inputs.links == 2000
+    assert wanted == {1}
+
+
+def test_growth_that_lasts_is_extrapolated_over_the_whole_lead_time_and_one_that_ends_no_more() -> None:
+    history, now = History(), 0.0
+    for links in range(0, 1000, 100):
+        decision = decide(fleet(links, links), history, SPEC, now)
+        history, now = decision.history, now + PERIOD
+    growing = decision.inputs
+    assert growing.growing_seconds >= 2 * growing.lead_seconds
+    assert asks(decision, "utilisation") == math.ceil((growing.links + growing.growth * growing.lead_seconds) / 700)
+    for _ in range(2):
+        decision = decide(fleet(900, 900), history, SPEC, now)
+        history, now = decision.history, now + PERIOD
+    assert decision.inputs.growth > 0
+    assert decision.inputs.growing_seconds == 0
+    assert asks(decision, "utilisation") == math.ceil(1800 / 700)
 
 
 def test_lead_time_is_measured_from_the_starts_of_pods() -> None:
@@ -157,9 +194,9 @@ def test_scale_up_at_most_doubles_within_a_minute() -> None:
     without_growth = replace(first.history, links=replace(first.history.links, growth=0.0))
     again = decide(FleetObservation(14, more[:14]), without_growth, spec, PERIOD)
     assert again.replicas == 28  # a need of twice what is ready lifts the limit: it counts from now
-    fuller = many + tuple(PodObservation(f"q{i}", age=1.0, links=950, capacity=1000) for i in range(4))
+    fuller = many + tuple(PodObservation(f"q{i}", age=1.0, links=1150, capacity=1000) for i in range(4))
     calm = decide(FleetObservation(14, fuller), first.history, spec, PERIOD)
-    assert calm.replicas == 20  # from 10 a minute ago
+    assert (calm.target.replicas, calm.replicas) == (21, 20)  # from 10 a minute ago
 
 
 def test_scale_down_waits_for_the_window_and_removes_one_pod() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
@@ -294,10 +294,10 @@ def test_rebalance_fails_when_links_come_back() -> None:
 # -- a Disconnect ------------------------------------------------------------------------------------------
 
 DISCONNECT = asked(Type.DISCONNECT, disconnect={"selector": "env=prod"}, activeDeadlineSeconds=60)
-NOBODY = NodeProgress(0, 0, 0, 0)
+NOBODY = DisconnectReport(0, 0, 0, 0)
 
 
-def progress(reported: dict[str, NodeProgress], *pods: PodObservation) -> DisconnectProgress:
+def progress(reported: dict[str, DisconnectReport], *pods: PodObservation) -> DisconnectProgress:
     """Of a fleet in which each pod has a node, whose process is the first of its name."""
     fields = {b"epoch": b"1", b"state": b"serving"}
     nodes = NodeMetrics({pod.name: NodeRow.parse(pod.name, fields) for pod in pods}, 0)
@@ -309,11 +309,11 @@ def test_disconnect_completes_when_all_nodes_are_through() -> None:
     assert (step.reason, step.status.phase, step.action) == ("Disconnecting", Phase.RUNNING, StepAction.NOTHING)
     begun = then(DISCONNECT, step)
     assert next_step(begun, seen(A, B), "", NOW).status.phase is Phase.RUNNING  # nothing is known yet
-    one_of_two = progress({"a#1": NodeProgress(30, 0, 7, 2)}, A, B)
+    one_of_two = progress({"a#1": DisconnectReport(30, 0, 7, 2)}, A, B)
     step = next_step(begun, seen(A, B, disconnect=one_of_two), "", NOW)
     assert step.status.phase is Phase.RUNNING
     assert step.status.message.endswith("; waiting for b")
-    both = progress({"a#1": NodeProgress(30, 0, 7, 2), "b#1": NodeProgress(20, 0, 3, 0)}, A, B)
+    both = progress({"a#1": DisconnectReport(30, 0, 7, 2), "b#1": DisconnectReport(20, 0, 3, 0)}, A, B)
     status = next_step(then(begun, step), seen(A, B, disconnect=both), "", NOW).status
     assert (status.phase, status.links_at_start, status.links_left, status.disconnected) == (
         Phase.SUCCEEDED, 50, 0, 10,
@@ -329,19 +329,19 @@ def test_disconnect_completes_when_all_nodes_are_through() -> None:
         ({}, (A, B), ("a", "b")),
         ({"a#1": NOBODY}, (A, replace(B, leaving=True)), ()),  # a pod that terminates closes its links itself
         ({"a#1": NOBODY, "b#0": NOBODY}, (A, B), ("b",)),  # an earlier process of the node b
-        ({"a#1": NOBODY, "gone#1": NodeProgress(9, 4, 5, 0)}, (A,), ()),
-        ({"a#1": NodeProgress(9, 1, 5, 0)}, (A,), ("a",)),
+        ({"a#1": NOBODY, "gone#1": DisconnectReport(9, 4, 5, 0)}, (A,), ()),
+        ({"a#1": DisconnectReport(9, 1, 5, 0)}, (A,), ("a",)),
     ],
 )
 def test_disconnect_waits_for_the_nodes_that_stay(
-    reported: dict[str, NodeProgress], pods: tuple[PodObservation, ...], waiting: tuple[str, ...]
+    reported: dict[str, DisconnectReport], pods: tuple[PodObservation, ...], waiting: tuple[str, ...]
 ) -> None:
     assert progress(reported, *pods).waiting == waiting
 
 
 def test_disconnect_that_takes_too_long_says_how_far_it_came() -> None:
     begun = then(DISCONNECT, next_step(DISCONNECT, seen(A), "", NOW))
-    slow = progress({"a#1": NodeProgress(100, 40, 60, 0)}, A)
+    slow = progress({"a#1": DisconnectReport(100, 40, 60, 0)}, A)
     step = next_step(begun, seen(A, disconnect=slow), "", NOW + timedelta(seconds=61))
     assert (step.reason, step.status.disconnected, step.status.links_left) == ("DeadlineExceeded", 60, 40)
     assert "60 links closed, 40 of 100 left to look at; waiting for a" in step.status.message

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
@@ -380,7 +380,7 @@ async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world
 
 async def reported(world: OperatorNamespace, uid: str, pod: str, *progress: int) -> None:
     """What the pod's node writes."""
-    await Disconnects(world.store).report(uid, f"{pod}#epoch-of-{pod}", NodeProgress(*progress))
+    await Disconnects(world.store).report(uid, f"{pod}#epoch-of-{pod}", DisconnectReport(*progress))
 
 
 async def test_disconnect_tells_the_nodes_and_completes_when_they_are_through(world: OperatorNamespace) -> None:

@@ -55,8 +55,11 @@ def test_utilisation_holds_the_links_at_the_target(links: tuple[int, ...], utili
 
 def test_utilisation_looks_ahead_by_the_lead_time() -> None:
     now = snapshot(700)
-    growing = replace(now, inputs=msgspec.structs.replace(now.inputs, growth=20.0, rejects=3.0, lead_seconds=40.0))
+    inputs = msgspec.structs.replace(now.inputs, growth=20.0, growing_seconds=80.0, rejects=3.0, lead_seconds=40.0)
+    growing = replace(now, inputs=inputs)
     assert UtilisationRule().required_pods(growing) == 3  # (700 + 23 × 40) at 70 %
+    begun = replace(now, inputs=msgspec.structs.replace(inputs, growing_seconds=20.0))
+    assert UtilisationRule().required_pods(begun) == 2  # (700 + 20 × 10 + 3 × 40) at 70 %
     shrinking = replace(now, inputs=msgspec.structs.replace(now.inputs, growth=-20.0))
     assert UtilisationRule().required_pods(shrinking) == 1
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
-from fairlead_operator.autoscaler.comparison import average_value_replicas, desired_replicas
+from fairlead_operator.autoscaler.other_autoscalers import average_value_replicas, desired_replicas
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 from fairlead_operator.simulator.policies.agones import AgonesBuffer, buffered
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy

@@ -83,8 +83,10 @@ class Command:
         return self.end
 
     async def cancel(self) -> None:
-        """Cancel it; its end then comes like any other."""
-        await self._transport.call(Request("DELETE", f"/v1/commands/{self.id}"))
+        """Cancel it; its end then comes like any other. A request that was lost or met a busy node is repeated, which
+        takes up to 42 s: give it a timeout if that is too long. Raises FairleadError when that is of no use.
+        """
+        await self._send_with_retries(Request("DELETE", f"/v1/commands/{self.id}"))
 
     async def input(self, data: bytes, end: bool = False) -> None:
         """Send input, and with `end` the end of the input. Waits while the agent does not read; raises InvalidRequest

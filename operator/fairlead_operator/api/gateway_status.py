@@ -61,6 +61,7 @@ class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
     ] = 0
     away: Annotated[int, Meta(description="Links lost in the last two minutes that are not back yet.")] = 0
     growth: Annotated[float, Meta(description="New links per second, smoothed.")] = 0.0
+    growing_seconds: Annotated[float, Meta(description="For how long the links have been growing.")] = 0.0
     rejects: Annotated[float, Meta(description="Refused links per second, smoothed.")] = 0.0
     lead_seconds: Annotated[
         float, Meta(description="Time from the decision to add a pod to its first link, as measured.")

@@ -15,10 +15,10 @@ from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.gateway_status import ComparedAutoscaler, DecisionInputs, RuleStatus
-from fairlead_operator.autoscaler.comparison import compare
 from fairlead_operator.autoscaler.history.fleet_history import STEP_SECONDS, History
 from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
 from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.other_autoscalers import compare
 from fairlead_operator.autoscaler.removal_hold import Hold, RemovalHold, removal_hold
 from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.autoscaler.scale_down import choose_victim

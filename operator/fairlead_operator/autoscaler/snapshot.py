@@ -38,6 +38,7 @@ def take_snapshot(fleet: FleetObservation, history: History, spec: LinkGatewaySp
         live=links.live,
         away=max(0, links.links - links.live),
         growth=links.growth,
+        growing_seconds=links.growing_seconds,
         rejects=links.rejects,
         lead_seconds=lead,
         expected=0 if fleet.at is None else history.week.expected(fleet.at, lead),

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.fleet import schema
 from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
@@ -83,7 +83,7 @@ class FleetRedis:
         """Tells the nodes to close no more links. Raises BusUnavailable."""
         await self._call(lambda store: Disconnects(store).withdraw())
 
-    async def disconnect_progress(self, operation: str) -> dict[str, NodeProgress]:
+    async def disconnect_progress(self, operation: str) -> dict[str, DisconnectReport]:
         """How far each node is with the LinkOperation of this uid, by lease. Raises BusUnavailable."""
         return await self._call(lambda store: Disconnects(store).progress(operation))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics
 
 
@@ -39,7 +39,7 @@ class DisconnectProgress:
 
 
 def disconnect_progress(
-    operation: str, reported: Mapping[str, NodeProgress], nodes: NodeMetrics, fleet: FleetObservation
+    operation: str, reported: Mapping[str, DisconnectReport], nodes: NodeMetrics, fleet: FleetObservation
 ) -> DisconnectProgress:
     """`reported` is what each node, by lease, has written. A pod that terminates is not waited for: it closes all its
     links itself, and so has one that is gone."""

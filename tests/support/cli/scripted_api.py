@@ -40,7 +40,10 @@ class ScriptedApi:
     """Each connection loses its peer after so many lines; when the list is used up, none does."""
     refusals: list[Response] = field(default_factory=list)
     """Answers to the next requests of a stream, in place of it."""
+    results_refusal: Response | None = None
+    """Answers every request that re-attaches to the stream, in place of it."""
     input_refusals: list[Response] = field(default_factory=list)
+    cancel_refusals: list[Response] = field(default_factory=list)
     pages: list[dict[str, object]] = field(default_factory=list)
     busy_pages: bool = False
     """After the first page this node is busy."""
@@ -49,7 +52,10 @@ class ScriptedApi:
     end_on_cancel: bool = True
     go: threading.Event = field(default_factory=threading.Event)
     """The end is sent once this is set, or the command is cancelled."""
+    answering: threading.Event = field(default_factory=threading.Event)
+    """A stream begins once this is set."""
 
+    posted: threading.Event = field(default_factory=threading.Event)
     streams: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     inputs: dict[int, bytes] = field(default_factory=dict)
     input_requests: list[int] = field(default_factory=list)
@@ -60,6 +66,7 @@ class ScriptedApi:
 
     def __post_init__(self) -> None:
         self.go.set()
+        self.answering.set()
 
     def say(self, data: bytes, kind: str = "stdout") -> None:
         """One more chunk of output."""
@@ -80,8 +87,13 @@ class ScriptedApi:
         headers = {key.lower(): value for key, value in request.headers.items()}
         self.tokens.add(headers.get("authorization", ""))
         self.streams.append((request.method, str(request.url.query), headers, await request.body()))
+        if request.method == "POST":
+            self.posted.set()
+        await asyncio.to_thread(self.answering.wait, WAIT)
         if self.refusals:
             return self.refusals.pop(0)
+        if self.results_refusal is not None and request.method == "GET":
+            return self.results_refusal
         start = max(0, int(request.query_params.get("from", 0)) - (self.overlap if len(self.streams) > 1 else 0))
         cut = self.cuts.pop(0) if self.cuts else None
         wait = request.query_params.get("follow", "true") == "true"
@@ -106,6 +118,8 @@ class ScriptedApi:
             yield json.dumps({"end": self.end}).encode() + b"\n"
 
     async def cancel(self, request: Request) -> Response:
+        if self.cancel_refusals:
+            return self.cancel_refusals.pop(0)
         self.cancelled.set()
         return JSONResponse({"id": COMMAND, "state": "running"}, status_code=202)
 
@@ -150,6 +164,7 @@ def scripted() -> Iterator[ScriptedApi]:
     script.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     yield script
     script.go.set()
+    script.answering.set()
     server.should_exit = server.force_exit = True
     thread.join(WAIT)
     assert not thread.is_alive()

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 DATA, RESIZE = b"\x00", b"\x01"
 INPUT_CHUNK = (64 << 10) - 1
 """Bytes of one chunk of input, after its first octet."""
-CANCEL_TIMEOUT = 5.0
-"""Seconds for the request that ends the program; if it does not arrive, the deadline ends the program."""
 LAST_OUTPUT_TIMEOUT = 5.0
 """Seconds to wait for the end of a program that takes no more input."""
 
@@ -99,10 +97,10 @@ async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
 
     from fairlead.cli import exit_codes
     from fairlead.cli.terminal.attach import cancel_tasks
+    from fairlead.cli.terminal.cancellation import cancel_command, cancelled_on_failure
     from fairlead.cli.terminal.results import notify, report_end
-    from fairlead.errors import FairleadError
 
-    async with command:
+    async with cancelled_on_failure(command):
         with terminal.raw():
             printing = asyncio.create_task(_print_output(command))
             typing = asyncio.create_task(_send_input(command, terminal))
@@ -120,12 +118,8 @@ async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
             printing.result()
     if command.end is not None:
         return report_end(command.end, command.id)
-    try:
-        async with asyncio.timeout(CANCEL_TIMEOUT):
-            await command.cancel()
+    if await cancel_command(command):
         notify("left the terminal and cancelled the program")
-    except (FairleadError, TimeoutError) as e:
-        notify(f"left the terminal, but could not cancel the program ({e}); try `fairlead cancel {command.id}`")
     return 128 + terminal.killed.result() if terminal.killed.done() else exit_codes.OK
 
 

@@ -16,12 +16,13 @@ from typing import Any
 
 from fairlead.cli import exit_codes
 from fairlead.cli.terminal import stdio
+from fairlead.cli.terminal.cancellation import cancel_command
 from fairlead.cli.terminal.results import Printer, notify, results_hint
 from fairlead.client import Command, End
 from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
-CANCEL_TIMEOUT = 10.0
+END_TIMEOUT = 10.0
 """Seconds: the time that an agent has to end a cancelled program."""
 UNREAD_INPUT = 1.0
 """Seconds before a refusal of input is reported: a program that ends without reading its stdin has not failed."""
@@ -43,15 +44,15 @@ async def follow_command(command: Command, printer: Printer, feed: Feed | None, 
                     return exit_codes.INTERRUPTED
                 notify("cancelling; press Ctrl-C again to leave at once")
                 cancelling = asyncio.create_task(_cancel(command, opened))
-                await _wait_first(printing, second, CANCEL_TIMEOUT)
+                await _wait_first(printing, second, END_TIMEOUT)
             if not printing.done():
-                why = "left" if second.done() else f"the command did not end within {CANCEL_TIMEOUT:g} s of the cancel"
+                why = "left" if second.done() else f"the command did not end within {END_TIMEOUT:g} s of the cancel"
                 notify(f"{why}; {results_hint(command.id)}")
                 return exit_codes.INTERRUPTED
             return await printer.end(printing.result(), command.id)
         except BrokenPipeError:
             if cancels and command.id:
-                await asyncio.wait({asyncio.create_task(_cancel(command, opened))}, timeout=CANCEL_TIMEOUT)
+                await cancel_command(command)
             raise
         finally:
             await cancel_tasks(printing, cancelling)
@@ -94,11 +95,8 @@ async def pipe_stdin(command: Command, prefix: bytes = b"") -> None:
 
 async def _cancel(command: Command, opened: asyncio.Future[None]) -> None:
     """Cancel the command with a request of its own: the stream of results goes on."""
-    try:
-        await asyncio.wait({opened})
-        await command.cancel()
-    except FairleadError as e:
-        notify(f"the cancel did not reach the gateway: {e.message}")
+    await asyncio.wait({opened})
+    await cancel_command(command)
 
 
 @contextmanager

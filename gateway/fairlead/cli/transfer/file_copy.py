@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
 
 from fairlead.cli import exit_codes
 from fairlead.cli.terminal.attach import cancel_tasks
+from fairlead.cli.terminal.cancellation import cancelled_on_failure
 from fairlead.cli.terminal.results import notify, report_end
 from fairlead.cli.transfer.local_files import LocalSource, LocalTarget, open_target
 from fairlead.cli.transfer.progress import CopyProgress
@@ -24,8 +23,6 @@ from fairlead.client import Client, Command, End
 from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
-CANCEL_TIMEOUT = 5.0
-"""Seconds for the request that ends the agent's side; if it does not arrive, the deadline ends that side."""
 DIGEST_BLOCK = 1 << 20
 """Octets that are hashed at once."""
 
@@ -74,7 +71,7 @@ async def download(client: Client, source: RemotePath, target: str, options: Cop
     local = open_target(target, name, options.overwrite)
     try:
         with CopyProgress(name, quiet=options.quiet or target == "-") as progress:
-            async with _cancelled_on_failure(command):
+            async with cancelled_on_failure(command):
                 digest, size, mode = await _receive(command, local, progress)
         assert command.end is not None
         if command.end.state != "ok":
@@ -118,7 +115,7 @@ async def upload(client: Client, source: str, target: RemotePath, options: CopyO
             payload |= {"size": local.size, "mode": f"{local.mode:04o}", "sha256": await _digest(local)}
         command = client.command(target.agent, "file.put", payload, deadline=options.deadline, lane="bulk")
         with CopyProgress(target.path.rpartition("/")[2], local.size, options.quiet) as progress:
-            async with _cancelled_on_failure(command):
+            async with cancelled_on_failure(command):
                 end, digest, size = await _send(command, local, progress)
         if end.state != "ok":
             code = report_end(end, command.id)
@@ -177,33 +174,3 @@ def _compare(end: End, size: int, digest: str, remote: RemotePath, advice: str) 
             f"{remote}: the copies differ, {size} bytes with SHA-256 {digest} here and {theirs.size} bytes with "
             f"{theirs.sha256} there: {advice}, and copy it again"
         )
-
-
-@asynccontextmanager
-async def _cancelled_on_failure(command: Command) -> AsyncIterator[None]:
-    """Open the command, and cancel it if the block fails or if Ctrl-C comes while it opens: once it was posted the
-    agent may be at work, although its id is not here yet."""
-    opening = asyncio.create_task(command.__aenter__())
-    try:
-        try:
-            await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            await asyncio.wait([opening], timeout=CANCEL_TIMEOUT)
-            raise
-        yield
-    except BaseException:
-        if command.id and command.end is None:
-            await _cancel(command)
-        raise
-    finally:
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)
-        await command.__aexit__(None, None, None)
-
-
-async def _cancel(command: Command) -> None:
-    try:
-        async with asyncio.timeout(CANCEL_TIMEOUT):
-            await command.cancel()
-    except (FairleadError, TimeoutError):
-        notify(f"could not cancel the agent's side of the copy; try `fairlead cancel {command.id}`")

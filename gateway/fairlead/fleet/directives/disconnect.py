@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from fairlead.errors import FairleadError
 from fairlead.fleet import lua, schema
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.selector import Selector, parse
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
@@ -60,10 +60,10 @@ class Disconnects:
         """The operator: no link is closed any more, as soon as this is answered."""
         await self._store.submit("DEL", schema.DISCONNECT, priority=Priority.CONTROL)
 
-    async def progress(self, operation: str) -> dict[str, NodeProgress]:
+    async def progress(self, operation: str) -> dict[str, DisconnectReport]:
         """The operator: what the nodes have reported, by lease."""
         found = table(await self._store.submit("HGETALL", schema.disconnected_key(operation)))
-        reported = {lease.decode(errors="replace"): NodeProgress.parse(value) for lease, value in found.items()}
+        reported = {lease.decode(errors="replace"): DisconnectReport.parse(value) for lease, value in found.items()}
         return {lease: progress for lease, progress in reported.items() if progress is not None}
 
     async def current(self) -> tuple[str, int]:
@@ -88,7 +88,7 @@ class Disconnects:
             return None  # an operator of another version wrote it
         return found
 
-    async def report(self, operation: str, lease: str, progress: NodeProgress) -> None:
+    async def report(self, operation: str, lease: str, progress: DisconnectReport) -> None:
         """For a node: tell the operator how far it is."""
         key = schema.disconnected_key(operation)
         written = self._store.submit("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directives.disconnect import Disconnect
-from fairlead.fleet.directives.node_progress import NodeProgress
+from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
@@ -58,7 +58,7 @@ class Disconnector:
         self._left: deque[Session] = deque()
         """The links to look at."""
         self._total = self._closed = self._undecided = 0
-        self._reported: NodeProgress | None = None
+        self._reported: DisconnectReport | None = None
         self._report_at = 0.0
 
     async def run(self) -> None:
@@ -143,7 +143,7 @@ class Disconnector:
         now = asyncio.get_running_loop().time()
         if self._wanted is None or (self._left and now < self._report_at):
             return
-        progress = NodeProgress(self._total, len(self._left), self._closed, self._undecided)
+        progress = DisconnectReport(self._total, len(self._left), self._closed, self._undecided)
         if progress != self._reported:
             await self._directives.report(self._operation, self._membership.lease, progress)
             self._reported, self._report_at = progress, now + REPORT_PERIOD

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import Canary, LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.canary.canary_history import CanaryHistory, canary_pods, other_pods
-from fairlead_operator.autoscaler.canary.comparison import Measurement, compare
+from fairlead_operator.autoscaler.canary.measurement import Measurement, compare
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.kube.workload_status import pod_count
 

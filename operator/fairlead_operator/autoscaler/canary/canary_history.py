@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from fairlead.fleet.reports.traffic import Traffic
-from fairlead_operator.autoscaler.canary.comparison import Served
+from fairlead_operator.autoscaler.canary.measurement import Served
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 
 LONGEST_STEP = 30.0

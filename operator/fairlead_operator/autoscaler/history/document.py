@@ -79,7 +79,14 @@ def decode_history(data: bytes, gateway: str) -> HistoryDocument:
 def _times(history: History) -> Iterator[float]:
     """The times of what has happened."""
     links, rebalance = history.links, history.rebalance
-    for known in (history.began, history.removed_at, links.rejecting_since, rebalance.uneven_since):
+    for known in (
+        history.began,
+        history.removed_at,
+        links.growing_since,
+        links.grew_at,
+        links.rejecting_since,
+        rebalance.uneven_since,
+    ):
         if known is not None:
             yield known
     compared = (history.compared.hpa, history.compared.keda)

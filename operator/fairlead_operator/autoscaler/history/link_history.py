@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 
 REMEMBERED = 120.0
 """Seconds for which lost links still count: a pod restarts within them, and its agents are back."""
@@ -45,6 +45,10 @@ class LinkHistory:
     """Links in fresh reports, and those of silent pods that have not come up elsewhere."""
     growth: float = 0.0
     """New links per second, smoothed."""
+    growing_since: float | None = None
+    """When the growth that goes on was first seen; None while there is none."""
+    grew_at: float | None = None
+    """When it was last seen."""
     rejects: float = 0.0
     """Refused links per second, smoothed."""
     rejecting_since: float | None = None
@@ -58,6 +62,13 @@ class LinkHistory:
     def links(self) -> int:
         """The links that count: live ones, and lost ones that may still come back."""
         return next((live for at, live in self.peaks if self.observed_at - at < REMEMBERED), 0)
+
+    @property
+    def growing_seconds(self) -> float:
+        """For how long the growth that goes on has been seen."""
+        if self.growing_since is None or self.grew_at is None:
+            return 0.0
+        return self.grew_at - self.growing_since
 
     def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
         """The history after this observation; unchanged when Redis could not be read."""
@@ -83,11 +94,21 @@ class LinkHistory:
         weight = 1 - math.exp(-seconds / SMOOTHING)
         since = before.rejecting_since
         return replace(
-            self,
+            self._with_growth(before),
             growth=before.growth + weight * ((self.links - before.links) / seconds - before.growth),
             rejects=before.rejects + weight * (refused / seconds - before.rejects),
             rejecting_since=None if not refused else self.observed_at if since is None else since,
         )
+
+    def _with_growth(self, before: LinkHistory) -> LinkHistory:
+        """This history with the time for which the links have grown. Between two reports of a node they do not, so the
+        growth has ended when none was seen for FRESH seconds."""
+        if self.links > before.links:
+            since = self.observed_at if self.growing_since is None else self.growing_since
+            return replace(self, growing_since=since, grew_at=self.observed_at)
+        if self.grew_at is not None and self.observed_at - self.grew_at > FRESH:
+            return replace(self, growing_since=None, grew_at=None)
+        return self
 
     def _left(self, fleet: FleetObservation) -> int:
         """Links whose agents have left on purpose since the last report of their node."""

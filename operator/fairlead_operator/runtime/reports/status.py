@@ -70,6 +70,7 @@ def _rounded(inputs: DecisionInputs) -> DecisionInputs:
     return msgspec.structs.replace(
         inputs,
         growth=round(inputs.growth, 1),
+        growing_seconds=round(inputs.growing_seconds),
         rejects=round(inputs.rejects, 1),
         lead_seconds=round(inputs.lead_seconds),
     )

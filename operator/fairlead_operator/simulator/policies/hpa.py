@@ -7,8 +7,8 @@ Behavior". The metric is a Pods metric with an averageValue of `targetUtilisatio
 from __future__ import annotations
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.autoscaler.comparison import desired_replicas, limited
 from fairlead_operator.autoscaler.history.comparison_history import HpaHistory
+from fairlead_operator.autoscaler.other_autoscalers import desired_replicas, limited
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
 
 SYNC_SECONDS = 15

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.autoscaler.comparison import average_value_replicas
+from fairlead_operator.autoscaler.other_autoscalers import average_value_replicas
 from fairlead_operator.simulator.policies.hpa import HorizontalPodAutoscaler
 from fairlead_operator.simulator.policies.scaling_policy import FleetView
 

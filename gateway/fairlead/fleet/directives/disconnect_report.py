@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class NodeProgress(NamedTuple):
+class DisconnectReport(NamedTuple):
     """Links that the node has looked at or will, those left to look at, those closed, and those that stay because Redis
     has lost the labels that would decide."""
 
@@ -18,7 +18,7 @@ class NodeProgress(NamedTuple):
         return " ".join(map(str, self))
 
     @classmethod
-    def parse(cls, text: bytes) -> NodeProgress | None:
+    def parse(cls, text: bytes) -> DisconnectReport | None:
         """What `encode` wrote; None for anything else."""
         numbers = text.split()
         if len(numbers) != len(cls._fields) or not all(number.isdigit() for number in numbers):

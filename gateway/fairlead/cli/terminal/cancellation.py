@@ -1,0 +1,54 @@
+"""Cancels a command that nobody follows any longer, so that no program goes on running unseen.
+
+Used by `exec`, `shell` and `cp`. Once the gateway has accepted a cancel, it ends the command even if the agent does not
+answer. A cancel that does not get there is reported with what the user can do; then the command's deadline ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fairlead.cli.terminal.results import notify
+from fairlead.client import Command
+from fairlead.errors import FairleadError
+
+CANCEL_TIMEOUT = 10.0
+"""Seconds for the gateway to accept a cancel, which is repeated as long as no node can be reached."""
+
+
+async def cancel_command(command: Command) -> bool:
+    """Cancel the command. Returns False if the gateway did not accept that in time, which the user is told."""
+    try:
+        async with asyncio.timeout(CANCEL_TIMEOUT):
+            await command.cancel()
+        return True
+    except TimeoutError:
+        why = f"the gateway did not accept the cancel within {CANCEL_TIMEOUT:g} s"
+    except FairleadError as e:
+        why = f"the cancel failed: {e.message}"
+    notify(f"{why}, and the command may still run; try `fairlead cancel {command.id}`")
+    return False
+
+
+@asynccontextmanager
+async def cancelled_on_failure(command: Command) -> AsyncIterator[None]:
+    """Open the command, and cancel it if the block fails or if Ctrl-C comes while it opens: once it was posted the
+    agent may be at work, although its id is not here yet."""
+    opening = asyncio.create_task(command.__aenter__())
+    try:
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            await asyncio.wait([opening], timeout=CANCEL_TIMEOUT)
+            raise
+        yield
+    except BaseException:
+        if command.id and command.end is None:
+            await cancel_command(command)
+        raise
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await command.__aexit__(None, None, None)
