@@ -244,8 +244,8 @@ def show(f: dict[str, object]) -> None:
             ["without a link at the end", str(f["without_a_link_at_the_end"])],
             ["commands lost, run twice", f"{f['lost']}, {f['twice']}"],
             [
-                f"one agent, {f['probes']:,} commands, {'moved' if f['probe_moved'] else 'not moved'}: longest without an answer"
-                " before two nodes join, and afterwards",
+                f"one agent, {f['probes']:,} commands, {'moved' if f['probe_moved'] else 'not moved'}:"
+                " longest without an answer before two nodes join, and afterwards",
                 f"{f['unanswered_quiet_s'] * 1000:.0f} ms, {f['unanswered_s'] * 1000:.0f} ms",
             ],
             ["CPU of nodes and Valkey per move", f"{f['cpu_per_move_ms']:.1f} ms"],

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
@@ -191,4 +192,52 @@ async def links_move(
         assert {(await api.end(command))["state"] for command in held} == {"ok"}
         await nobody_is_moved_twice(passes, api, nodes)
     await asyncio.gather(*(agent.stop() for agent in busy))
+    await passes.aclose()
+
+
+async def node_of_all(api: GatewayApi, count: int) -> str:
+    """The node that all agents have, "" while they have several."""
+    nodes = await holders(api)
+    return nodes.popitem()[1] if len(nodes) == count and len(set(nodes.values())) == 1 else ""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_agents_whose_node_has_gone_may_be_moved_again(
+    end: signal.Signals,
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeGatewayApi,
+    tmp_path: Path,
+) -> None:
+    """A rebalance moves all agents to a second node, which then stops or dies. A third one gets them in the same
+    hour."""
+    count = 40
+    first = make_gateway(own_valkey.url, name="node-1")
+    fleet, api, passes = [first], api_of(first), RebalancePasses(own_valkey.url)
+
+    async def all_at(node: str) -> None:
+        async with asyncio.timeout(4 * PATIENCE):
+            while await node_of_all(api, count) != node:
+                await passes.read()
+                if node != first.name:
+                    await passes.redis.write_rebalance({first.name: RebalanceTarget(0, 0)})
+                await asyncio.sleep(0.2)
+
+    async with probing(fleet) as kubelet:
+        balancer = Balancer(kubelet.ports, random.Random(1))
+        await balancer.start()
+        try:
+            async with simulated_agents(f"ws://127.0.0.1:{balancer.port}", count, tmp_path):
+                await all_at("node-1")
+                fleet.append(make_gateway(own_valkey.url, name="node-2"))
+                await all_at("node-2")
+                await passes.redis.write_rebalance({})
+                fleet[1].signal(end)
+                await all_at("node-1")
+                fleet.append(make_gateway(own_valkey.url, name="node-3"))
+                await all_at("node-3")
+                assert (await passes.read()).rows["node-1"].moved == 2 * count
+        finally:
+            await balancer.stop()
     await passes.aclose()

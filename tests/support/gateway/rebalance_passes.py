@@ -17,6 +17,8 @@ from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.secrets import Secrets
 
+from support.gateway.process import PATIENCE
+
 
 class RebalancePasses:
     def __init__(self, redis_url: str, operation: str = "") -> None:
@@ -31,9 +33,11 @@ class RebalancePasses:
         self._history = History()
 
     async def read(self) -> NodeMetrics:
+        """What the nodes report. A pass that a busy Redis does not answer is repeated. Raises TimeoutError."""
         conditions = Conditions((), 1, "2026-01-01T00:00:00Z")
-        nodes = await self.redis.read(self.spec, Secrets("here", {}), conditions)
-        assert nodes is not None, conditions.all()
+        async with asyncio.timeout(PATIENCE):
+            while (nodes := await self.redis.read(self.spec, Secrets("here", {}), conditions)) is None:
+                await asyncio.sleep(0.5)
         return nodes
 
     async def run_once(self) -> RebalancePlan:
