@@ -13,29 +13,45 @@ import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import aiohttp
 
-from trial.calls import LOST, OK, Call
+from trial.calls import OK, Call
 
-PATIENCE = 90.0
-"""Seconds after which a caller gives up; what has said nothing until then is lost."""
-DEADLINE, QUEUE = 80.0, 60.0
-"""Seconds that a command of Fairlead has, and that it waits for an agent that is away."""
+ACCEPTED_WITHIN = 90.0
+"""Seconds after which a caller no longer tries to post a command."""
+TOLD_WITHIN = 30.0
+"""Seconds after the latest possible end of a command in which its caller must have been told: a few attempts."""
+ASKED = 3
+"""Times that a caller that gives up asks for the command's record."""
 SILENCE = 30.0
 """Seconds without a line after which a caller takes its connection for dead: lines come every few seconds."""
 AGAIN, AGAIN_LATER = 0.3, 10.0
 """Seconds before the first repetition, and at most: they double. Thousands of callers that all came again at once would
 keep a fleet down that was only slow."""
 TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=SILENCE)
-FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+"""Errors before anything is sent."""
+FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError)
+"""All that an attempt can meet; the last two when an answer is none of the API's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of a command of Fairlead, in seconds: it has ended after their sum, whatever happens."""
+
+    deadline: float = 80.0
+    queue: float = 60.0
+    """That it waits for an agent that is away."""
 
 
 class FairleadApi:
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, limits: Limits = Limits()) -> None:
         self._url = f"{url}/v1/commands"
         self._headers = {"authorization": f"Bearer {token}", "accept": "application/x-ndjson"}
-        self.repeated: Counter[str] = Counter()
+        self._limits = limits
+        self.failures: Counter[str] = Counter()
 
     async def run(self, http: aiohttp.ClientSession, call: Call, pause: float) -> None:
         payload = {"key": call.key, "count": call.count, "pause": pause}
@@ -47,37 +63,71 @@ class FairleadApi:
         return call.outcome == OK
 
     async def _follow(self, http: aiohttp.ClientSession, call: Call, method: str, payload: object) -> None:
+        limits = self._limits
         body = {
-            "agent": call.agent, "method": method, "payload": payload, "deadline": DEADLINE,
-            "on_offline": {"queue": QUEUE},
+            "agent": call.agent, "method": method, "payload": payload, "deadline": limits.deadline,
+            "on_offline": {"queue": limits.queue},
         }  # fmt: skip
-        id, tries = "", 0
-        while not call.outcome and time.time() < call.posted + PATIENCE:
+        tries, until = 0, call.posted + ACCEPTED_WITHIN
+        while not call.outcome and (left := until - time.time()) > 0:
+            known = bool(call.id)
             try:
-                if id:
-                    url = f"{self._url}/{id}/results?from={call.lines}&follow=true"
-                    request = http.get(url, headers=self._headers, timeout=TIMEOUT)
-                else:
-                    headers = {**self._headers, "idempotency-key": call.key}
-                    request = http.post(self._url, json=body, headers=headers, timeout=TIMEOUT)
-                async with request as answer:
+                async with asyncio.timeout(left), self._request(http, call, body) as answer:
+                    call.sent = True
                     async for told in _lines(answer):
                         tries = 0 if "offset" in told else tries
-                        id = str(told.get("id", id)) if "offset" not in told else id
-                        _take(call, told)
-                        if isinstance(error := told.get("error"), dict):
-                            self.repeated[str(error["code"])] += not call.outcome
+                        if not call.id and "offset" not in told and told.get("id"):
+                            call.id = str(told["id"])
+                            until = time.time() + limits.deadline + limits.queue + TOLD_WITHIN
+                        self._take(call, told)
             except FAILURES as e:
-                self.repeated[type(e).__name__] += 1
+                self.failures[what := type(e).__name__] += 1
+                call.fail(time.time(), what, sent=not isinstance(e, UNSENT))
             if not call.outcome:
+                tries = tries if known == bool(call.id) else 0
                 await _back_off(tries)
                 tries += 1
         if not call.outcome:
-            call.outcome = LOST
+            call.give_up(time.time())
+            call.record = await self._record(http, call)
+
+    def _request(self, http: aiohttp.ClientSession, call: Call, body: object) -> aiohttp.client._RequestContextManager:
+        if call.id:
+            url = f"{self._url}/{call.id}/results?from={call.lines}&follow=true"
+            return http.get(url, headers=self._headers, timeout=TIMEOUT)
+        headers = {**self._headers, "idempotency-key": call.key}
+        return http.post(self._url, json=body, headers=headers, timeout=TIMEOUT)
+
+    async def _record(self, http: aiohttp.ClientSession, call: Call) -> str:
+        """What the API knows of a command whose caller gives up."""
+        said = "no id was ever told"
+        for _ in range(ASKED if call.id else 0):
+            try:
+                headers = {**self._headers, "accept": "application/json"}
+                async with http.get(f"{self._url}/{call.id}", headers=headers, timeout=TIMEOUT) as answer:
+                    return (await answer.text())[:1_000]
+            except FAILURES as e:
+                said = f"not to be had: {type(e).__name__}"
+                await _back_off(ASKED)
+        return said
+
+    def _take(self, call: Call, told: dict[str, object]) -> None:
+        now = time.time()
+        if "offset" in told:
+            call.repeated = call.repeated or told["offset"] != call.lines
+            call.hear(now, str(told["text"]).rstrip("\n"))
+        elif isinstance(end := told.get("end"), dict):
+            call.end(now, str(end["error"]["code"]) if end["error"] else str(end["state"]))
+        elif isinstance(error := told.get("error"), dict):
+            if error["temporary"]:
+                self.failures[str(error["code"])] += 1
+                call.fail(now, str(error["code"]))
+            else:
+                call.end(now, str(error["code"]))
 
 
 async def _back_off(tries: int) -> None:
-    await asyncio.sleep(random.uniform(0.5, 1.5) * min(AGAIN * 2**tries, AGAIN_LATER))
+    await asyncio.sleep(random.uniform(0.5, 1.5) * min(AGAIN * 2 ** min(tries, 10), AGAIN_LATER))
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, object]]:
@@ -90,28 +140,18 @@ async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, obje
         yield json.loads(line)
 
 
-def _take(call: Call, told: dict[str, object]) -> None:
-    now = time.time()
-    if "offset" in told:
-        call.repeated = call.repeated or told["offset"] != call.lines
-        call.hear(now, str(told["text"]).rstrip("\n"))
-    elif isinstance(end := told.get("end"), dict):
-        call.end(now, str(end["error"]["code"]) if end["error"] else str(end["state"]))
-    elif isinstance(error := told.get("error"), dict) and not error["temporary"]:
-        call.end(now, str(error["code"]))
-
-
 class PlainApi:
     def __init__(self, url: str) -> None:
         self._url = url
-        self.repeated: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
 
     async def run(self, http: aiohttp.ClientSession, call: Call, pause: float) -> None:
         order = {"key": call.key, "count": call.count, "pause": pause}
         tries = 0
-        while not call.outcome:
+        while not call.outcome and time.time() < call.posted + ACCEPTED_WITHIN:
             try:
                 async with http.post(f"{self._url}/agents/{call.agent}", json=order, timeout=TIMEOUT) as answer:
+                    call.sent = True
                     if answer.status != 200:
                         call.end(time.time(), f"HTTP {answer.status}")
                         return
@@ -121,18 +161,19 @@ class PlainApi:
                             call.end(time.time(), str(told["end"]))
                         else:
                             call.hear(time.time(), str(told["line"]))
+                call.fail(time.time(), "a stream without an end")
                 break
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
-                # Nothing was sent.
-                self.repeated[type(e).__name__] += 1
-                if time.time() > call.posted + PATIENCE:
-                    break
+            except UNSENT as e:
+                self.failures[type(e).__name__] += 1
+                call.fail(time.time(), type(e).__name__, sent=False)
                 await _back_off(tries)
                 tries += 1
-            except FAILURES:
+            except FAILURES as e:
+                self.failures[type(e).__name__] += 1
+                call.fail(time.time(), type(e).__name__)
                 break
         if not call.outcome:
-            call.outcome = LOST
+            call.give_up(time.time())
 
     async def answers(self, http: aiohttp.ClientSession, agent: str, key: str) -> bool:
         call = Call(key, agent, 0, time.time())

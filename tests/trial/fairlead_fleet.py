@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 from e2e.evidence import links, now
 from e2e.release import CHART, RELEASE, Release, name
 from support.kube import Kube
-from trial.api import FairleadApi
-from trial.fleet import Chapter, calm, evict, gone
+from trial.fleet import GROWTH, Chapter, calm, evict, gone
 
 HOST = "trial.fairlead.test"
 NAMESPACE = "fairlead-trial"
@@ -61,10 +60,15 @@ class FairleadFleet:
         self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
         release.install()
         release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
-        self.api = FairleadApi(release.platform(), release.token("platform"))
+        stored = release.gateway()["spec"]
+        assert stored.get("rollout", {}).get("canary"), f"the API server does not know rollout.canary: {stored}"
+        self.url = release.platform()
 
     def agent_environment(self) -> dict[str, str]:
         return {"FAIRLEAD_AGENT_TOKEN": self._release.token("agent")}
+
+    def caller_environment(self) -> dict[str, str]:
+        return {"FAIRLEAD_PLATFORM_TOKEN": self._release.token("platform")}
 
     def links(self) -> int:
         return self._release.links()
@@ -78,12 +82,18 @@ class FairleadFleet:
         conditions = {one["type"]: one for one in status["conditions"]}
         return bool(conditions["Rebalanced"]["status"] != "Unknown" and conditions["Progressing"]["status"] != "True")
 
+    def restore(self) -> str:
+        """The good template, and no operation."""
+        self._release.kubectl("delete", "linkoperation", "--all", "--wait=false")
+        self._patch({"pod": {"env": None}})
+        return self._calm(4)
+
     def end(self) -> None: ...
 
     def chapters(self) -> list[Chapter]:
         return [
             Chapter("nothing happens", self._nothing),
-            Chapter("scale 1→4", self._grow),
+            Chapter(GROWTH, self._grow),
             Chapter("rollout", self._roll),
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
@@ -103,19 +113,19 @@ class FairleadFleet:
     def _roll(self) -> str:
         old = self._names()
         self._release.kubectl("rollout", "restart", f"deployment/{RELEASE}")
-        gone(self._kube, self, old)
+        gone(self, old)
         return self._calm(4)
 
     def _evict(self) -> str:
         pods = self._names()[:2]
         refused = evict(self._kube, NAMESPACE, pods)
-        gone(self._kube, self, pods)
+        gone(self, pods)
         return f"the PodDisruptionBudget refused {refused} times; {self._calm(4)}"
 
     def _delete(self) -> str:
         pods = self._names()[:2]
         self._release.kubectl("delete", "pod", *pods, "--wait=false")
-        gone(self._kube, self, pods)
+        gone(self, pods)
         return self._calm(4)
 
     def _kill_operator(self) -> str:
@@ -134,7 +144,7 @@ class FairleadFleet:
             release.signal(operator, signal.SIGKILL)
         killed = now()
         release.kubectl("wait", "--for=condition=Complete", "linkoperation/drain", "--timeout=300s", timeout=310)
-        gone(self._kube, self, [pod])
+        gone(self, [pod])
         left = sum(link.backend.startswith(f"{address}:") for link in links(HOST, killed))
         return f"killed when {left} links of the pod were left to move; {self._calm(4)}"
 
@@ -151,11 +161,12 @@ class FairleadFleet:
             verdict = conditions.get("CanarySucceeded", {})
             return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == "False" else ""
 
-        took = release.until("a canary that has failed", failed, 420)
+        took = release.until("a canary that has failed", failed, 300)
         said = failed()
         settled = self._calm(4)
         assert set(self._names()) == old, "an old pod was replaced"
-        return f"failed {took:.0f} s after the change, {said}; {settled}"
+        self._patch({"pod": {"env": None}})  # as its author would
+        return f"failed {took:.0f} s after the change, {said}; {settled}; template taken back, {self._calm(4)}"
 
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)

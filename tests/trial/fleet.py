@@ -1,4 +1,4 @@
-"""What both fleets of the trial have: agents outside the cluster, pods, chapters, and the wait until all is calm again.
+"""What both fleets of the trial have: pods, chapters, and the wait until all is calm again.
 
 `fairlead_fleet` and `plain_fleet` say how each is installed and what happens to it in each chapter; `run` plays them.
 """
@@ -6,29 +6,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 from e2e.release import is_ready
-from support.kube import INGRESS, Kube, KubeError, behind
-from trial.traffic import Api
+from support.kube import Kube, KubeError
 
-PROCESSES = 2
-"""That have the agents of a fleet."""
-RATE = 100.0
-"""Agents that connect in a second at the beginning."""
 CALM = 11.0
 """Seconds for which nothing must change: longer than a pass of the operator."""
-LOOK = 1.0
+LOOK = 2.0
+"""Seconds between two looks: each costs some tenths of a second of a core."""
 CALM_TIMEOUT = 300.0
 EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
-PORT = INGRESS.rpartition(":")[2]
+GROWTH = "scale 1→4"
+"""The chapter that all later ones need: they have four pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +41,18 @@ class Fleet(Protocol):
         """At the Ingress."""
 
     @property
-    def api(self) -> Api:
-        """Of an installed fleet."""
+    def budget(self) -> int:
+        """Moves in a second, at most; 0 for none."""
+
+    @property
+    def url(self) -> str:
+        """For the callers of an installed fleet."""
 
     def install(self) -> None:
         """The first pod is ready when this returns, and no agent is there yet."""
 
     def agent_environment(self) -> dict[str, str]: ...
+    def caller_environment(self) -> dict[str, str]: ...
     def chapters(self) -> list[Chapter]: ...
     def links(self) -> int:
         """That the fleet itself counts."""
@@ -65,48 +63,10 @@ class Fleet(Protocol):
     def quiet(self) -> bool:
         """Whether nothing is under way."""
 
+    def restore(self) -> str:
+        """After a chapter that failed: take its fault back and wait until all is calm. Returns what came of it."""
+
     def end(self) -> None: ...
-
-
-class AgentPrograms:
-    """The processes with the agents of one fleet."""
-
-    def __init__(self, fleet: Fleet, kind: str, agents: int, folder: Path) -> None:
-        self.book = folder / f"{kind}.book"
-        self.book.touch()
-        share = agents // PROCESSES
-        self._processes = []
-        for number in range(PROCESSES):
-            first = number * share
-            count = share if number < PROCESSES - 1 else agents - first
-            argv = [
-                sys.executable, "-m", "trial.agents", kind, f"ws://{fleet.host}:{PORT}", str(first), str(count),
-                str(RATE / PROCESSES), str(self.book),
-            ]  # fmt: skip
-            with (folder / f"{kind}-{number}.log").open("wb") as log:
-                started = subprocess.Popen(
-                    behind(folder / "hosts", [fleet.host], *argv),
-                    env={**os.environ, **fleet.agent_environment()},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                )
-            self._processes.append(started)
-
-    def alive(self) -> bool:
-        return all(process.poll() is None for process in self._processes)
-
-    def end(self) -> None:
-        for process in self._processes:
-            process.kill()
-            process.wait()
-
-    def runs(self) -> Mapping[str, int]:
-        """How often each command was begun."""
-        counts: dict[str, int] = {}
-        for key in self.book.read_text().split("\n")[:-1]:
-            counts[key] = counts.get(key, 0) + 1
-        return counts
 
 
 def calm(fleet: Fleet, agents: int, pods: int, timeout: float = CALM_TIMEOUT) -> str:
@@ -154,6 +114,9 @@ def evict(kube: Kube, namespace: str, pods: list[str], timeout: float = 240.0) -
     return refused
 
 
-def gone(kube: Kube, fleet: Fleet, pods: list[str], timeout: float = 300.0) -> None:
-    names = set(pods)
-    kube.until(f"{pods} gone", lambda: not names & {pod["metadata"]["name"] for pod in fleet.pods()}, timeout)
+def gone(fleet: Fleet, pods: list[str], timeout: float = 300.0) -> None:
+    deadline = time.monotonic() + timeout
+    while left := set(pods) & {pod["metadata"]["name"] for pod in fleet.pods()}:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{sorted(left)}: not gone within {timeout:.0f} s")
+        time.sleep(LOOK)

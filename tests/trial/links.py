@@ -43,15 +43,21 @@ def read_links(lines: Iterable[str], host: str, since: float) -> list[Link]:
     return sorted(found, key=lambda link: link.began)
 
 
-def most_in_a_second(links: Sequence[Link], since: float, until: float) -> int:
-    """Links that ended within one second, at most, over all pods."""
-    moments = sorted(link.ended for link in links if since <= link.ended < until)
+def most_within(seconds: float, moments: Iterable[float], since: float, until: float) -> int:
+    """The most of these moments within any time of so many seconds."""
+    within = sorted(moment for moment in moments if since <= moment < until)
     most = first = 0
-    for last, moment in enumerate(moments):
-        while moment - moments[first] > 1.0:
+    for last, moment in enumerate(within):
+        while moment - within[first] > seconds:
             first += 1
         most = max(most, last - first + 1)
     return most
+
+
+def seconds_above(most: int, moments: Iterable[float], since: float, until: float) -> int:
+    """Seconds of the clock in which there were more of these moments than `most`."""
+    counts = Counter(int(moment) for moment in moments if since <= moment < until)
+    return sum(count > most for count in counts.values())
 
 
 def moves(links: Sequence[Link], since: float, until: float) -> Counter[str]:

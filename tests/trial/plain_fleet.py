@@ -15,9 +15,8 @@ from fairlead.version import __version__
 
 from e2e.release import is_ready, name
 from support.kube import Kube, KubeError
-from trial.api import PlainApi
 from trial.external_metric import API_SERVICE, GROUP, ExternalMetric
-from trial.fleet import Chapter, calm, evict, gone
+from trial.fleet import GROWTH, Chapter, calm, evict, gone
 
 HERE = Path(__file__).parent
 HOST = "plain.fairlead.test"
@@ -53,9 +52,12 @@ class PlainFleet:
         self._kube.until("the metric at the API server", lambda: "items" in self._kube.kubectl(*ask), 60)
         self._kube.until("an HPA that reads it", self._hpa_reads, 90)
         service = self._get("service", "plain")
-        self.api = PlainApi(f"http://{service['spec']['clusterIP']}:8080")
+        self.url = f"http://{service['spec']['clusterIP']}:8080"
 
     def agent_environment(self) -> dict[str, str]:
+        return {}
+
+    def caller_environment(self) -> dict[str, str]:
         return {}
 
     def links(self) -> int:
@@ -69,6 +71,10 @@ class PlainFleet:
         status = self._get("deployment", "plain")["status"]
         return bool(status.get("updatedReplicas", 0) == status.get("replicas", 0))
 
+    def restore(self) -> str:
+        self._kubectl("set", "env", "deployment/plain", "AGENTS_HOST-")
+        return self._calm(4)
+
     def end(self) -> None:
         self._kube.kubectl("delete", "apiservice", API_SERVICE, "--ignore-not-found")
         self._metric.stop()
@@ -76,7 +82,7 @@ class PlainFleet:
     def chapters(self) -> list[Chapter]:
         return [
             Chapter("nothing happens", self._nothing),
-            Chapter("scale 1→4", lambda: self._aim(MANY_SHARE, 4)),
+            Chapter(GROWTH, lambda: self._aim(MANY_SHARE, 4)),
             Chapter("rollout", self._roll),
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
@@ -91,7 +97,7 @@ class PlainFleet:
     def _roll(self) -> str:
         old = self._names()
         self._kubectl("rollout", "restart", "deployment/plain")
-        gone(self._kube, self, old)
+        gone(self, old)
         return self._calm(4)
 
     def _roll_badly(self) -> str:
@@ -99,23 +105,23 @@ class PlainFleet:
         its end, as by somebody who has been called."""
         old = self._names()
         self._kubectl("set", "env", "deployment/plain", "AGENTS_HOST=agents.example.com")
-        gone(self._kube, self, old)
+        gone(self, old)
         bad = self._names()
         time.sleep(60)
         self._kubectl("rollout", "undo", "deployment/plain")
-        gone(self._kube, self, bad)
+        gone(self, bad)
         return self._calm(4)
 
     def _evict(self) -> str:
         pods = self._fullest(2)
         evict(self._kube, NAMESPACE, pods)
-        gone(self._kube, self, pods)
+        gone(self, pods)
         return self._calm(4)
 
     def _delete(self) -> str:
         pods = self._fullest(2)
         self._kubectl("delete", "pod", *pods, "--wait=false")
-        gone(self._kube, self, pods)
+        gone(self, pods)
         return self._calm(4)
 
     def _aim(self, share: float, pods: int) -> str:

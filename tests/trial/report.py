@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
-from trial.calls import Call, Probe, judge, longest_silence
-from trial.links import Link, longest_without, most_in_a_second, moves, skew, spread
+from trial.calls import LOST, Call, judge, longest_silence
+from trial.cpu import Usage, shares
+from trial.links import Link, longest_without, most_within, moves, seconds_above, skew, spread
+from trial.traffic import Heard
+
+LOST_SHOWN = 20
 
 HEAD = (
-    "chapter", "took", "commands", "lost", "twice", "told an error", "closes in 1 s", "longest without a link",
-    "longest silence of a probed agent", "wait for the first line, p99 / longest", "moves per agent, mean / most",
-    "max/mean of links afterwards",
+    "chapter", "took", "commands", "lost", "twice", "told an error", "not sent", "links ended in 1 s / in 10 s",
+    "seconds above the budget", "longest without a link", "longest silence of a probed agent",
+    "wait for the first line, median / p99 / longest", "moves per agent, mean / most", "max/mean of links afterwards",
+    "cores idle", "callers late",
 )  # fmt: skip
+AFTERWARDS = "afterwards"
+"""The row of what was decided after the last chapter, while callers waited for the ends of their commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +42,51 @@ class Result:
 
     fleet: str
     agents: int
+    budget: int
+    """Moves in a second, at most; 0 for none."""
     played: list[Played] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    probes: list[Probe] = field(default_factory=list)
+    heard: Heard = field(default_factory=Heard)
     runs: Mapping[str, int] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
-    repeated: Mapping[str, int] = field(default_factory=dict)
-    """Attempts of callers, by what went wrong."""
+    usages: list[Usage] = field(default_factory=list)
 
     def rows(self) -> list[list[str]]:
         return [self._row(chapter) for chapter in self.played]
 
+    def lost(self) -> list[Call]:
+        return [call for call in self.heard.calls if call.outcome == LOST]
+
+    def faults(self) -> int:
+        """Commands that were lost, or that ran twice."""
+        verdict = judge(self.heard.calls, self.runs, 0, inf)
+        return verdict.lost + verdict.twice
+
     def notes(self) -> list[str]:
-        return [f"{one.name}: {one.note}" for one in self.played if one.note]
+        """What the table has no room for, of each chapter that has any."""
+        return [f"{one.name}: {'; '.join(said)}" for one in self.played if (said := list(self._said(one)))]
+
+    def _said(self, chapter: Played) -> Iterator[str]:
+        if chapter.note:
+            yield chapter.note
+        failures = Counter[str]()
+        for second in self.heard.seconds:
+            if chapter.began <= second.at < chapter.ended:
+                failures.update(second.failures)
+        if failures:
+            yield f"attempts of callers that failed: {', '.join(f'{n:,} {what}' for what, n in failures.most_common())}"
+        if used := shares(self.usages, chapter.began, chapter.ended):
+            said = ", ".join(f"{kind} {share:.0%}" for kind, share in used.items() if share >= 0.005)
+            yield f"of the processors' time: {said}"
 
     def _row(self, chapter: Played) -> list[str]:
         since, until = chapter.began, chapter.ended
-        verdict = judge(self.calls, self.runs, since, until)
+        verdict = judge(self.heard.calls, self.runs, since, until)
         moved = moves(self.links, since, until)
+        ended = [link.ended for link in self.links]
         failed = ", ".join(f"{count} {code}" for code, count in sorted(verdict.failed.items())) or "0"
         # A moment before the end: the next chapter begins there.
         counts = spread(self.links, chapter.pods, until - 0.5)
+        late = max((second.lag for second in self.heard.seconds if since <= second.at < until), default=0.0)
         return [
             chapter.name,
             f"{until - since:.0f} s",
@@ -61,23 +94,29 @@ class Result:
             str(verdict.lost),
             str(verdict.twice),
             failed,
-            str(most_in_a_second(self.links, since, until)),
+            str(verdict.not_sent),
+            f"{most_within(1, ended, since, until)} / {most_within(10, ended, since, until)}",
+            str(seconds_above(self.budget, ended, since, until)) if self.budget else "–",
             f"{longest_without(self.links, since, until):.2f} s",
-            f"{longest_silence(self.probes, since, until):.2f} s",
-            f"{verdict.p99_wait:.2f} / {verdict.longest_wait:.2f} s",
+            f"{longest_silence(self.heard.probes, since, until):.2f} s",
+            f"{verdict.median_wait:.2f} / {verdict.p99_wait:.2f} / {verdict.longest_wait:.2f} s",
             f"{sum(moved.values()) / self.agents:.2f} / {max(moved.values(), default=0)}",
-            f"{skew(counts):.2f} ({'/'.join(str(n) for n in sorted(counts.values(), reverse=True))})",
+            f"{skew(counts):.2f} ({'/'.join(str(n) for n in sorted(counts.values(), reverse=True))})"
+            if counts
+            else "–",
+            f"{shares(self.usages, since, until).get('idle', 0.0):.0%}",
+            f"{late:.2f} s",
         ]
 
     def rate(self) -> float:
         """Commands a second, of all chapters."""
         seconds = sum(one.ended - one.began for one in self.played)
-        return len(self.calls) / seconds if seconds else 0.0
+        return len(self.heard.calls) / seconds if seconds else 0.0
 
     def idle_share(self) -> float:
         """Share of the time in which an agent runs no command: an agent's mean."""
         seconds = sum(one.ended - one.began for one in self.played)
-        busy = sum(call.heard - call.first for call in self.calls if call.first)
+        busy = sum(call.heard - call.first for call in self.heard.calls if call.first)
         return 1 - busy / (self.agents * seconds) if seconds else 1.0
 
 
@@ -96,6 +135,17 @@ def tell(result: Result) -> str:
         markdown(HEAD, result.rows()),
         "",
         *(f"- {note}" for note in result.notes()),
-        f"- callers repeated attempts: {', '.join(f'{n} {what}' for what, n in result.repeated.items()) or 'none'}",
+        *(f"- lost: {_trace(call)}" for call in result.lost()[:LOST_SHOWN]),
     ]
     return "\n".join(said)
+
+
+def _trace(call: Call) -> str:
+    """The last that is known of a lost command. Times are seconds after the post."""
+    first, heard, failed, ended = (
+        f"{at - call.posted:.1f} s" if at else "never" for at in (call.first, call.heard, call.failed, call.ended)
+    )
+    return (
+        f"`{call.key}` ({call.id or 'no id'}), {call.lines} lines, first {first}, last word {heard}, attempts failed "
+        f"from {failed} on ({call.failure}), given up {ended}; its record: `{call.record}`"
+    )

@@ -2,11 +2,13 @@
 
     python -m trial.run                         2,000 agents: Fairlead with its operator, then a plain Deployment
     python -m trial.run --agents 200 --only fairlead
+    python -m trial.run --chapter canary        what is needed for it, and this one alone
 
 Started by `make trial`, which brings the cluster and the images. Agents come through the Ingress, commands through the
-Service. Each chapter begins when the one before it has come to rest, and none waits for longer than some minutes. The
-result is a Markdown table for each fleet, printed and written to a file. It exits with 1 when Fairlead lost a command
-or ran one twice. docs/trial.md explains the columns.
+Service. Each chapter begins when the one before it has come to rest, and none waits for longer than some minutes; one
+that fails is told, its fault is taken back, and the next is played. The result is a Markdown table for each fleet,
+printed and written to a file; what it was made from stays in the folder that is named first. It exits with 1 when
+Fairlead lost a command or ran one twice. docs/trial.md explains the columns.
 """
 
 from __future__ import annotations
@@ -26,16 +28,18 @@ from e2e.evidence import ACCESS
 from e2e.release import is_ready
 from support.kube import INGRESS, Kube, KubeError, find
 from trial import external_metric, fairlead_fleet, plain_fleet
-from trial.agents import name
+from trial.cpu import CpuWatch
 from trial.fairlead_fleet import FairleadFleet
-from trial.fleet import AgentPrograms, Fleet, calm
+from trial.fleet import GROWTH, Chapter, Fleet, calm
 from trial.links import Link, read_links
 from trial.plain_fleet import PlainFleet
-from trial.report import Played, Result, tell
-from trial.traffic import Traffic
+from trial.programs import AgentPrograms, CallerProgram
+from trial.report import AFTERWARDS, Played, Result, tell
+from trial.traffic import Pace
 
 LINKED_TIMEOUT = 300.0
 LOGGED_TIMEOUT = 60.0
+STOPPED = "stopped by hand"
 MOST = 5_000
 """Agents: beyond that, one machine that holds both ends measures itself."""
 
@@ -44,43 +48,65 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
-def play(fleet: Fleet, kind: str, agents: int, folder: Path, skip: list[str]) -> Result:
-    """All chapters of one fleet, and what was recorded."""
-    result = Result(fleet.name, agents)
+def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[str], bool]) -> Result:
+    """All wanted chapters of one fleet, and what was recorded."""
+    result = Result(fleet.name, agents, fleet.budget)
     began = time.time()
+    cpu = CpuWatch()
     fleet.install()
     say(f"{fleet.name} is installed")
-    programs = AgentPrograms(fleet, kind, agents, folder)
-    names = [name(number) for number in range(agents)]
-    traffic = Traffic(fleet.api, names, seed=1)
+    programs = AgentPrograms(fleet.host, kind, agents, folder, fleet.agent_environment())
+    callers = None
+    cpu.start()
     try:
         say(f"{agents} agents: {calm(fleet, agents, 1, LINKED_TIMEOUT)}")
-        traffic.start()
+        callers = CallerProgram(kind, fleet.url, agents, folder, fleet.caller_environment(), Pace())
         time.sleep(20)  # until the commands are spread over their time
         for chapter in fleet.chapters():
-            if any(word in chapter.name for word in skip):
-                continue
-            since = time.time()
-            try:
-                note = chapter.play()
-            except (AssertionError, KubeError) as e:  # a result as well; what comes after it shows whether it heals
-                note = f"did not end as it should: {str(e)[:300]}"
-            except KeyboardInterrupt:
-                say(f"stopped in: {chapter.name}")
-                break
-            ready = [str(pod["status"]["podIP"]) for pod in fleet.pods() if is_ready(pod)]
-            result.played.append(Played(chapter.name, since, time.time(), ready, note))
-            say(f"{chapter.name}: {note}; {len(traffic.calls)} commands so far")
-            if not programs.alive():
-                raise AssertionError(f"a process with agents has ended: see {folder}")
+            if wanted(chapter.name):
+                result.played.append(played := _play(fleet, chapter))
+                say(f"{played.name}: {played.note}")
+                if played.note == STOPPED:
+                    break
+                if not (programs.alive() and callers.alive()):
+                    raise AssertionError(f"a process with agents or callers has ended: see {folder}")
+    except KeyboardInterrupt:
+        say(STOPPED)
     finally:
-        traffic.finish()
+        say("callers hear their last")
+        since = time.time()
+        if callers is not None:
+            callers.finish()
+            result.heard = callers.heard()
+        result.played.append(Played(AFTERWARDS, since, time.time(), [], ""))
         programs.end()
+        cpu.stop()
         fleet.end()
-    result.calls, result.probes, result.runs = traffic.calls, traffic.probes, programs.runs()
-    result.repeated = fleet.api.repeated
+    result.runs, result.usages = programs.runs(), cpu.usages
     result.links = logged(fleet.host, began)
     return result
+
+
+def _play(fleet: Fleet, chapter: Chapter) -> Played:
+    """One chapter. Whatever goes wrong in it is a result; what comes after it shows whether it heals."""
+    since = time.time()
+    ready: list[str] = []
+    try:
+        note = chapter.play()
+    except KeyboardInterrupt:
+        return Played(chapter.name, since, time.time(), [], STOPPED)
+    except Exception as e:
+        note = f"did not end as it should: {str(e)[:300] or e!r}"
+        say(f"{chapter.name}: {note}")
+        try:
+            note = f"{note}; then {fleet.restore()}"
+        except Exception as error:
+            note = f"{note}; its fault could not be taken back: {str(error)[:200]}"
+    try:
+        ready = [str(pod["status"]["podIP"]) for pod in fleet.pods() if is_ready(pod)]
+    except KubeError as e:
+        note = f"{note}; its pods are not known: {str(e)[:100]}"
+    return Played(chapter.name, since, time.time(), ready, note)
 
 
 def logged(host: str, since: float) -> list[Link]:
@@ -96,6 +122,12 @@ def logged(host: str, since: float) -> list[Link]:
         time.sleep(3)
 
 
+def keep(result: Result, kind: str, folder: Path) -> None:
+    """The raw material, beside what agents and callers wrote."""
+    for name, made in (("chapters", result.played), ("links", result.links), ("processors", result.usages)):
+        (folder / f"{kind}-{name}.json").write_text(json.dumps([asdict(one) for one in made], indent=1))
+
+
 def own_address() -> str:
     """Of this machine, as the cluster sees it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -103,15 +135,21 @@ def own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def main() -> int:
+def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=2_000, help=f"of each fleet, at most {MOST:,}")
     parser.add_argument("--only", choices=["fairlead", "plain"])
     parser.add_argument("--skip", action="append", default=[], help="a word of the names of chapters to leave out")
+    parser.add_argument("--chapter", action="append", default=[], help="a word of the names of the chapters to play")
     parser.add_argument("--out", type=Path, default=Path("trial.md"), help="where the tables go")
     options = parser.parse_args()
     if not 4 <= options.agents <= MOST:
         parser.error(f"--agents {options.agents}: expected 4 to {MOST:,}")
+    return parser, options
+
+
+def main() -> int:
+    parser, options = arguments()
     kube = find()
     if not isinstance(kube, Kube):
         parser.error(kube)
@@ -119,25 +157,28 @@ def main() -> int:
         parser.error("the trial reads the log of the Ingress of the cluster that `make cluster` starts")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the chapters, and what was played is told
     folder = Path(tempfile.mkdtemp(prefix="trial-"))
-    say(f"logs in {folder}")
+    say(f"logs and raw material in {folder}")
+
+    def wanted(chapter: str) -> bool:
+        asked = not options.chapter or chapter == GROWTH or any(word in chapter for word in options.chapter)
+        return asked and not any(word in chapter for word in options.skip)
+
     fleets: dict[str, tuple[str, Callable[[], Fleet]]] = {
         "fairlead": (fairlead_fleet.NAMESPACE, lambda: FairleadFleet(kube, folder, options.agents)),
         "plain": (plain_fleet.NAMESPACE, lambda: PlainFleet(kube, folder, options.agents, own_address())),
     }
     # A trial that was killed leaves it behind, and the namespaces that it was for cannot end then.
     kube.kubectl("delete", "apiservice", external_metric.API_SERVICE, "--ignore-not-found")
-    results = []
+    results: dict[str, Result] = {}
     for kind, (namespace, make) in fleets.items():
         if options.only in (None, kind):
             with kube.namespace(namespace):
-                results.append(play(make(), kind, options.agents, folder, options.skip))
-            (folder / f"{kind}.json").write_text(json.dumps([asdict(one) for one in results[-1].played], indent=1))
-            options.out.write_text("\n\n".join(tell(result) for result in results) + "\n")
+                results[kind] = play(make(), kind, options.agents, folder, wanted)
+            keep(results[kind], kind, folder)
+            options.out.write_text("\n\n".join(tell(result) for result in results.values()) + "\n")
             say(f"written: {options.out}")
     print(options.out.read_text())
-    ours = [one for one in results if one.fleet == FairleadFleet.name]
-    bad = [row for one in ours for row in one.rows() if (row[3], row[4]) != ("0", "0")]
-    return 1 if bad else 0
+    return 1 if "fairlead" in results and results["fairlead"].faults() else 0
 
 
 if __name__ == "__main__":

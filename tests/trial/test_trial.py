@@ -10,20 +10,24 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 from trial.agents import name
-from trial.api import FairleadApi, PlainApi
-from trial.calls import OK, Call, Probe, judge, longest_silence, text
-from trial.links import Link, longest_without, most_in_a_second, moves, read_links, skew, spread
-from trial.traffic import Api, Pace, Traffic
+from trial.api import FairleadApi, Limits
+from trial.calls import LOST, NOT_SENT, OK, Call, Probe, judge, longest_silence, text
+from trial.links import Link, longest_without, most_within, moves, read_links, seconds_above, skew, spread
+from trial.programs import CallerProgram
+from trial.traffic import Pace
 
 HERE = Path(__file__).parent
 AGENTS = 6
@@ -66,8 +70,12 @@ def test_links_that_overlap_leave_no_time_without_one() -> None:
 
 def test_closes_in_a_second_are_counted_over_all_pods_and_any_second() -> None:
     links = [Link(str(n), str(n % 2), 0, ended) for n, ended in enumerate((1.0, 1.6, 1.9, 2.1, 4.0))]
-    assert most_in_a_second(links, 0, 10) == 3
-    assert most_in_a_second(links, 2, 10) == 1
+    ended = [link.ended for link in links]
+    assert most_within(1, ended, 0, 10) == 3
+    assert most_within(1, ended, 2, 10) == 1
+    assert most_within(10, ended, 0, 10) == 5
+    assert seconds_above(1, ended, 0, 10) == 1
+    assert seconds_above(3, ended, 0, 10) == 0
 
 
 def test_spread_counts_empty_pods() -> None:
@@ -81,20 +89,36 @@ def call(key: str, posted: float, lines: list[str], outcome: str = OK) -> Call:
     made = Call(key, "a", 2, posted)
     for n, line in enumerate(lines):
         made.hear(posted + n + 1, line)
-    made.end(posted + 5, outcome)
+    if outcome == LOST:
+        made.fail(posted + 4, "TimeoutError")
+        made.give_up(posted + 200)
+    else:
+        made.end(posted + 5, outcome)
     return made
 
 
 def test_commands_are_judged_by_what_their_callers_heard_and_their_agents_began() -> None:
     whole = [text("k", 0), text("k", 1)]
     calls = [
-        call("k", 0, whole), call("k", 0, [whole[0], whole[0]]), call("k", 0, whole[:1]), call("k", 1, [], "lost"),
+        call("k", 0, whole), call("k", 0, [whole[0], whole[0]]), call("k", 0, whole[:1]), call("k", 1, [], LOST),
         call("twice", 2, [text("twice", 0), text("twice", 1)]), call("k", 3, [], "agent_offline"), call("k", 50, whole),
     ]  # fmt: skip
     found = judge(calls, {"k": 1, "twice": 2}, 0, 20)
     assert (found.commands, found.lost, found.twice) == (6, 1, 2)
     assert found.failed == {"broken": 2, "agent_offline": 1}
     assert found.longest_wait == 1
+
+
+def test_a_command_that_no_connection_could_carry_is_not_lost() -> None:
+    unsent, unanswered = Call("a", "a", 2, 10), Call("b", "b", 2, 10)
+    for made, sent in ((unsent, False), (unanswered, True)):
+        made.fail(15, "ConnectionTimeoutError", sent=sent)
+        made.fail(40, "ConnectionTimeoutError", sent=False)
+        made.give_up(100)
+    assert (unsent.outcome, unanswered.outcome) == (NOT_SENT, LOST)
+    found = judge([unsent, unanswered], {}, 12, 20)
+    assert (found.commands, found.lost, found.not_sent) == (2, 1, 1), "what went wrong first was in this time"
+    assert judge([unsent, unanswered], {}, 20, 200).commands == 0
 
 
 def test_silence_is_between_two_answers_of_one_agent() -> None:
@@ -116,27 +140,29 @@ def agents(kind: str, url: str, book: Path) -> Iterator[None]:
         process.wait()
 
 
-async def commands(api: Api, book: Path) -> None:
+async def commands(kind: str, url: str, folder: Path) -> None:
     """Some commands on all agents: each ends well, is begun once, and its lines come once and in order."""
-    book.touch()
-    traffic = Traffic(api, [name(n) for n in range(AGENTS)], seed=1, pace=Pace(lines=3, pause=0.05, between=0.1))
-    traffic.start()
+    (folder / "book").touch()
+    environment = {"FAIRLEAD_PLATFORM_TOKEN": "development-platform-token"}
+    callers = CallerProgram(kind, url, AGENTS, folder, environment, Pace(lines=3, pause=0.05, between=0.1))
 
     def enough() -> bool:
-        return sum(call.outcome == OK for call in traffic.calls) > 5 * AGENTS and any(
-            p.answered for p in traffic.probes
-        )
+        heard = callers.heard()
+        return sum(call.outcome == OK for call in heard.calls) > 5 * AGENTS and any(p.answered for p in heard.probes)
 
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while not enough():
-                await asyncio.sleep(0.05)
+                assert callers.alive()
+                await asyncio.sleep(0.1)
     finally:
-        await asyncio.to_thread(traffic.finish)
-    late = [call for call in traffic.calls if call.outcome == OK]
+        await asyncio.to_thread(callers.finish)
+    heard = callers.heard()
+    late = [call for call in heard.calls if call.outcome == OK]
     assert all(call.lines == 3 for call in late)
-    keys = book.read_text().split()
-    assert sorted(keys) == sorted({call.key for call in traffic.calls if call.lines})
+    assert heard.seconds
+    keys = (folder / "book").read_text().split()
+    assert sorted(keys) == sorted({call.key for call in heard.calls if call.lines})
     assert {call.agent for call in late} == {name(n) for n in range(AGENTS)}
 
 
@@ -145,9 +171,38 @@ async def test_callers_and_agents_work_with_a_node(tmp_path: Path, valkey: Embed
     try:
         await asyncio.to_thread(node.wait_ready)
         with agents("fairlead", node.link, tmp_path / "book"):
-            await commands(FairleadApi(node.api, "development-platform-token"), tmp_path / "book")
+            await commands("fairlead", node.api, tmp_path)
     finally:
         await asyncio.to_thread(node.stop)
+
+
+async def first_line(api: FairleadApi, http: aiohttp.ClientSession) -> tuple[Call, asyncio.Task[None]]:
+    """A command of which the first line was heard, and its caller. Until its agent has a link, the API refuses it."""
+    for number in count():
+        made = Call(f"key-{number}", name(0), 5, time.time())
+        following = asyncio.create_task(api.run(http, made, 60.0))
+        while not (made.lines or following.done()):
+            await asyncio.sleep(0.05)
+        if made.lines:
+            return made, following
+    raise AssertionError
+
+
+async def test_a_caller_hears_the_end_of_a_command_whose_agent_never_comes_back(
+    tmp_path: Path, valkey: EmbeddedValkey
+) -> None:
+    node = ServeProcess(tmp_path, "node-1", valkey.url)
+    try:
+        await asyncio.to_thread(node.wait_ready)
+        api = FairleadApi(node.api, "development-platform-token", Limits(deadline=3, queue=3))
+        async with aiohttp.ClientSession() as http, asyncio.timeout(120):
+            with agents("fairlead", node.link, tmp_path / "book"):
+                made, following = await first_line(api, http)
+            await following
+    finally:
+        await asyncio.to_thread(node.stop)
+    assert (made.lines, made.outcome) == (1, "deadline")
+    assert judge([made], {}, made.ended, made.ended + 1).failed == {"deadline": 1}
 
 
 async def test_callers_and_agents_work_with_a_plain_server(tmp_path: Path, own_valkey: EmbeddedValkey) -> None:
@@ -163,7 +218,7 @@ async def test_callers_and_agents_work_with_a_plain_server(tmp_path: Path, own_v
                 assert server.poll() is None, log.read_text()
                 await asyncio.sleep(0.05)
         with agents("plain", f"ws://{found[1]}", tmp_path / "book"):
-            await commands(PlainApi(f"http://{found[1]}"), tmp_path / "book")
+            await commands("plain", f"http://{found[1]}", tmp_path)
     finally:
         server.kill()
         server.wait()

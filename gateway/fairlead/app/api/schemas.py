@@ -18,7 +18,7 @@ from fairlead.fleet.schema import TargetState
 
 
 class Queue(Struct, forbid_unknown_fields=True):
-    """Wait up to `queue` seconds for an offline agent."""
+    """Wait up to `queue` seconds for an offline agent. They are added to the command's deadline."""
 
     queue: Annotated[float, Meta(gt=0, le=7 * 86400)]
 
@@ -32,7 +32,13 @@ class NewCommand(Struct, forbid_unknown_fields=True):
         default_factory=lambda: Raw(b"{}")
     )
     deadline: Annotated[
-        float, Meta(ge=0.1, le=86400, description="Seconds from the request until the command must have ended.")
+        float,
+        Meta(
+            ge=0.1,
+            le=86400,
+            description="Seconds from the request until the command must have ended. With on_offline `queue`, its "
+            "seconds are added, whether or not the agent is offline.",
+        ),
     ] = 60.0
     lane: Literal["interactive", "bulk"] = "interactive"
     on_offline: Annotated[
