@@ -1,18 +1,22 @@
-"""Ten thousand light agents behind a load balancer that chooses at random, and what a rebalance does to each of them.
+"""Ten thousand light agents behind a load balancer that chooses at random, and what a rebalance does to each of them;
+and one agent of the SDK beside them.
 
-`bench.rebalance` makes them. They are those of `fairlead swarm`; instead of a proxy in front of the nodes, which would
-cost more than the nodes, each connection goes to one of the nodes that are ready now.
+`bench.rebalance` makes them. The light ones are those of `fairlead swarm`; instead of a proxy in front of the nodes,
+which would cost more than the nodes, each connection goes to one of the nodes that are ready now.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from fairlead.agent import Agent, Command
 from fairlead.carrier.listener import Connection
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead.swarm.agent_pool import AgentPool
@@ -72,6 +76,27 @@ class MovingAgents(AgentPool):
     def _left(self, number: int, now: float) -> None:
         self.moves[number] += 1
         self.closes.append(now)
+
+
+class ProbedAgent:
+    """An agent of the SDK that moves as well; it counts what it runs."""
+
+    def __init__(self, port: int) -> None:
+        self.ran: Counter[str] = Counter()
+        self.agent = Agent(f"ws://127.0.0.1:{port}", "probed", DEVELOPMENT_AGENT_TOKEN)
+
+        @self.agent.command("echo")
+        async def echo(command: Command) -> None:
+            self.ran[command.id] += 1
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        serving = asyncio.create_task(self.agent.serve())
+        try:
+            yield
+        finally:
+            self.agent.stop()
+            await asyncio.wait({serving})
 
 
 def most_within(times: Sequence[float], seconds: float) -> int:

@@ -19,18 +19,18 @@ import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import uvloop
 
-from fairlead.agent import Agent, Command
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.moving_agents import PREFIX, MovingAgents, above_budget, most_within
+from bench.moving_agents import PREFIX, MovingAgents, ProbedAgent, above_budget, most_within
 from bench.nodes import say, table
 from bench.probe import cpu_us
 from faults.balancer import Balancer
@@ -40,8 +40,8 @@ from support.gateway.rebalance_passes import RebalancePasses
 from support.gateway.steady_commands import Outcome, SteadyCommands
 
 EVEN = 1.10
-PASS = 10.0
-"""Seconds between two passes, as the operator's."""
+LAST = 15.0
+"""Seconds after which the last agents that were told to move have left: the grace of their old links, and some."""
 LOOK = 0.25
 """Seconds between two looks at where the agents are."""
 SAMPLE = 200
@@ -49,25 +49,17 @@ SAMPLE = 200
 LIMIT = 1_800.0
 
 
-class ProbedAgent:
-    """An agent of the SDK that moves as well; it counts what it runs."""
+@dataclass(frozen=True)
+class Load:
+    """What happens meanwhile."""
 
-    def __init__(self, port: int) -> None:
-        self.ran: Counter[str] = Counter()
-        self.agent = Agent(f"ws://127.0.0.1:{port}", "probed", DEVELOPMENT_AGENT_TOKEN)
-
-        @self.agent.command("echo")
-        async def echo(command: Command) -> None:
-            self.ran[command.id] += 1
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        serving = asyncio.create_task(self.agent.serve())
-        try:
-            yield
-        finally:
-            self.agent.stop()
-            await asyncio.wait({serving})
+    rate: float
+    """Commands a second on the sample."""
+    probe_rate: float
+    quiet: float
+    """Seconds without a move, to compare with."""
+    period: float
+    """Seconds between two passes of the operator."""
 
 
 class RebalanceScene:
@@ -131,21 +123,19 @@ def unanswered(outcomes: list[Outcome]) -> float:
     return max((later - earlier for earlier, later in itertools.pairwise(ends)), default=0.0)
 
 
-async def rebalance(
-    scene: RebalanceScene, probed: ProbedAgent, rate: float, probe_rate: float, quiet: float
-) -> dict[str, object]:
+async def rebalance(scene: RebalanceScene, probed: ProbedAgent, load: Load) -> dict[str, Any]:
     api, token, agents = scene.kubelet.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, scene.agents
     sample = [
         f"{PREFIX}-{n}"
         for n in random.Random(2).sample(range(agents.options.agents), min(SAMPLE, agents.options.agents))
     ]
     async with (
-        SteadyCommands(api, token, sample, "echo", rate) as commands,
-        SteadyCommands(api, token, ["probed"], "echo", probe_rate) as probes,
+        SteadyCommands(api, token, sample, "echo", load.rate) as commands,
+        SteadyCommands(api, token, ["probed"], "echo", load.probe_rate) as probes,
     ):
-        say(f"{quiet:g} s without a move, {rate:g} + {probe_rate:g} commands a second")
+        say(f"{load.quiet:g} s without a move, {load.rate:g} + {load.probe_rate:g} commands a second")
         before, began = scene.cpu(), time.monotonic()
-        await asyncio.sleep(quiet)
+        await asyncio.sleep(load.quiet)
         idle_cores = (scene.cpu() - before) / (time.monotonic() - began)
         quiet_gap, held_by = unanswered(probes.outcomes), await scene.holder("probed")
         say("two nodes join")
@@ -153,9 +143,9 @@ async def rebalance(
         await scene.start_node()
         before, began = scene.cpu(), time.monotonic()
         looking = asyncio.create_task(scene.look())
-        plan = await scene.passes.run_until_ended(PASS, LIMIT / 2)
+        plan = await scene.passes.run_until_ended(load.period, LIMIT / 2)
         seconds, used = time.monotonic() - began, scene.cpu() - before
-        await asyncio.sleep(3 * PASS)
+        await asyncio.sleep(LAST)
         looking.cancel()
     assert plan.ended is not None
     moves, outcomes = len(agents.slots), commands.outcomes + probes.outcomes
@@ -195,9 +185,7 @@ async def rebalance(
     }  # fmt: skip
 
 
-async def play(
-    count: int, connect_rate: float, rate: float, probe_rate: float, quiet: float, folder: Path
-) -> dict[str, object]:
+async def play(count: int, connect_rate: float, load: Load, folder: Path) -> dict[str, Any]:
     nodes: list[GatewayProcess] = []
     async with AsyncExitStack() as stack:
         valkey = await stack.enter_async_context(EmbeddedValkey(folder / "valkey"))
@@ -216,14 +204,14 @@ async def play(
         connecting = asyncio.create_task(agents.run())
         try:
             await scene.connect_all()
-            return await rebalance(scene, probed, rate, probe_rate, quiet)
+            return await rebalance(scene, probed, load)
         finally:
             connecting.cancel()
             await asyncio.wait({connecting})
             await agents.leave()
 
 
-def show(f: dict[str, object]) -> None:
+def show(f: dict[str, Any]) -> None:
     even = f["even_after_s"]
     table(
         ["two nodes join two", ""],
@@ -256,11 +244,10 @@ def show(f: dict[str, object]) -> None:
 
 
 async def run(given: argparse.Namespace) -> None:
+    load = Load(given.rate, given.probe_rate, given.quiet, given.period)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         async with asyncio.timeout(LIMIT):
-            figures = await play(
-                given.agents, given.connect_rate, given.rate, given.probe_rate, given.quiet, Path(name)
-            )
+            figures = await play(given.agents, given.connect_rate, load, Path(name))
     show(figures)
     if given.out is not None:
         given.out.write_text(json.dumps(figures, indent=2))
@@ -273,6 +260,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=100.0, help="commands a second on a sample of the agents")
     parser.add_argument("--probe-rate", type=float, default=20.0, help="commands a second on one more agent")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds without a move, to compare with")
+    parser.add_argument("--period", type=float, default=10.0, help="seconds between two passes of the operator")
     parser.add_argument("--out", type=Path)
     uvloop.run(run(parser.parse_args()))
 

@@ -46,6 +46,9 @@ class Rebalancer:
         self._candidates: deque[Session] = deque()
         """The sessions that may be moved, the oldest first; found anew every PERIOD."""
         self._leaving = LeavingLinks(0.0)
+        self._next_slot = 0.0
+        """When the slots are over that agents were told last (the event loop's time). An answer of Redis that came late
+        must not put the next ones among them."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -92,11 +95,13 @@ class Rebalancer:
         grant = await self._budget.take("rebalance", len(sessions))
         marked = await self._marked(sessions[: grant.moves])
         now = asyncio.get_running_loop().time()
+        first = max(grant.delay, self._next_slot - now)
         for i, session in enumerate(marked):
-            slot = grant.delay + i / grant.rate
+            slot = first + i / grant.rate
             session.announce_drain("rebalance", int(slot * 1000))
             self._leaving.add(session, slot, now)
             self._hub.moved += 1
+            self._next_slot = now + slot + 1 / grant.rate
         self._candidates.extendleft(reversed(sessions[grant.moves :]))
         return grant.delay
 
