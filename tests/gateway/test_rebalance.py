@@ -237,7 +237,6 @@ async def test_agents_whose_node_has_gone_may_be_moved_again(
                 await all_at("node-1")
                 fleet.append(make_gateway(own_valkey.url, name="node-3"))
                 await all_at("node-3")
-                assert (await passes.read()).rows["node-1"].moved == 2 * count
         finally:
             await balancer.stop()
     await passes.aclose()
