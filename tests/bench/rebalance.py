@@ -189,7 +189,7 @@ async def play(count: int, connect_rate: float, load: Load, folder: Path) -> dic
     nodes: list[GatewayProcess] = []
     async with AsyncExitStack() as stack:
         valkey = await stack.enter_async_context(EmbeddedValkey(folder / "valkey"))
-        stack.callback(lambda: [node.stop() for node in nodes])
+        stack.callback(stop_all, nodes)
         kubelet = await stack.enter_async_context(probing(nodes))
         agents = MovingAgents(count, connect_rate, kubelet.ports)
         scene = RebalanceScene(folder, valkey, kubelet, agents)
