@@ -185,6 +185,11 @@ async def rebalance(scene: RebalanceScene, probed: ProbedAgent, load: Load) -> d
     }  # fmt: skip
 
 
+def stop_all(nodes: list[GatewayProcess]) -> None:
+    for node in nodes:
+        node.stop()
+
+
 async def play(count: int, connect_rate: float, load: Load, folder: Path) -> dict[str, Any]:
     nodes: list[GatewayProcess] = []
     async with AsyncExitStack() as stack:
