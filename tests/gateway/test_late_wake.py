@@ -10,7 +10,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import LEAVE_GRACE, Drain
 
-from support.gateway.process import PATIENCE, MakeGateway
+from support.gateway.process import TIMEOUT, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 AGENTS, RATE = 120, 20
@@ -36,7 +36,7 @@ async def test_links_that_become_due_while_their_node_is_stopped_are_not_closed_
         return loop.time()
 
     leaving.signal(signal.SIGTERM)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         await asyncio.gather(*map(told, peers))
     leaving.signal(signal.SIGSTOP)
     try:

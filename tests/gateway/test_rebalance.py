@@ -24,7 +24,7 @@ from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutc
 from faults.balancer import Balancer
 from support.gateway.kubelet import probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.rebalance_passes import RebalancePasses
 from support.gateway.scripted_agent import AGENT_TOKEN
 
@@ -49,7 +49,7 @@ class BusyAgent:
 
     async def stop(self) -> None:
         self.agent.stop()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.serving
 
 
@@ -66,7 +66,7 @@ async def simulated_agents(url: str, count: int, folder: Path) -> AsyncIterator[
         yield
     finally:
         swarm.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await swarm.wait()
 
 
@@ -126,7 +126,7 @@ async def nobody_is_moved_twice(passes: RebalancePasses, api: GatewayApi, nodes:
     first, so it has moved each of them once in the end."""
     before = (await passes.read()).rows
     stayed = {agent for agent, node in nodes.items() if node == "node-1"}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             await passes.redis.write_rebalance({"node-1": RebalanceTarget(0), "node-2": RebalanceTarget(0)})
             now = (await passes.read()).rows
@@ -170,13 +170,13 @@ async def links_move(
     passes = RebalancePasses(own_valkey.url, operation="uid-of-a-rebalance")
     busy = [BusyAgent(url, f"busy-{n}") for n in range(BUSY)]
     async with simulated_agents(url, IDLE, tmp_path):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(await holders(api)) < IDLE + BUSY:
                 await asyncio.sleep(0.2)
         held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]
         fleet += [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{number}") for number in (2, 3, 4)]
         async with Traffic(api) as traffic:
-            plan = await passes.run_until_ended(PASS, 5 * PATIENCE)
+            plan = await passes.run_until_ended(PASS, 5 * TIMEOUT)
         assert plan.ended is not None
         assert plan.ended.outcome is RebalanceOutcome.EVEN, plan.reason
         # Only the reports were even so far: now the rows of the agents themselves.
@@ -217,7 +217,7 @@ async def test_agents_whose_node_has_gone_may_be_moved_again(
     fleet, api, passes = [first], api_of(first), RebalancePasses(own_valkey.url)
 
     async def all_at(node: str) -> None:
-        async with asyncio.timeout(4 * PATIENCE):
+        async with asyncio.timeout(4 * TIMEOUT):
             while await node_of_all(api, count) != node:
                 await passes.read()
                 if node != first.name:

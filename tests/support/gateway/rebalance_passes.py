@@ -17,7 +17,7 @@ from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.secrets import Secrets
 
-from support.gateway.process import PATIENCE
+from support.gateway.process import TIMEOUT
 
 
 class RebalancePasses:
@@ -35,7 +35,7 @@ class RebalancePasses:
     async def read(self) -> NodeMetrics:
         """What the nodes report. A pass that a busy Redis does not answer is repeated. Raises TimeoutError."""
         conditions = Conditions((), 1, "2026-01-01T00:00:00Z")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while (nodes := await self.redis.read(self.spec, Secrets("here", {}), conditions)) is None:
                 await asyncio.sleep(0.5)
         return nodes
