@@ -59,14 +59,15 @@ class ResultReader:
         """Results from `offset` on, as they come, until the command is over.
 
         `follower`: that of a command that was just posted on this node, so that there is nothing to read until it is
-        notified. `opens`: the event loop's time from which on the reader wants to hear that nothing is new. Without
-        `follow` it ends where the results end now. Raises CommandUnknown if there is no such command, InvalidRequest
-        and ResultsTrimmed if there are no such results, RecordLost if the record is gone meanwhile, and BusUnavailable
-        if Redis stays away.
+        notified. `opens`: the event loop's time at which the reader wants an update, even an empty one; until then it
+        may hold back what it has. Without `follow` it ends where the results end now. Raises CommandUnknown if there
+        is no such command, InvalidRequest and ResultsTrimmed if there are no such results, RecordLost if the record is
+        gone meanwhile, and BusUnavailable if Redis stays away.
         """
         known = empty = follower is not None
         at, read = offset, 0
         clock = asyncio.get_running_loop().time
+        opened = not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
@@ -86,6 +87,7 @@ class ResultReader:
                         read += sum(len(result.payload) for result in page.results)
                     cut = page.held >= 0 and read >= REQUEST_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
+                        opened = opened or clock() >= opens
                         yield ResultsUpdate(page.results, page.ended, at if cut else None)
                     if page.ended is not None or cut:
                         return
@@ -96,9 +98,11 @@ class ResultReader:
                     if not follow:
                         return
                 empty = False
-                if (ahead := opens - clock()) > 0:
-                    if await follower.wait(ahead):
+                if not opened:
+                    # News without results may have come when `opens` was near: it is past by the time they were read.
+                    if (ahead := opens - clock()) > 0 and await follower.wait(ahead):
                         continue
+                    opened = True
                     yield ResultsUpdate([])
                 if not await follower.wait(POLL_INTERVAL):
                     yield ResultsUpdate([])
