@@ -18,9 +18,7 @@ import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
-from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.messages import LEAVE_GRACE, Drain
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
@@ -32,11 +30,10 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.secrets import Secrets
 
 from faults.balancer import Balancer
-from support.fixtures import RedisOf
 from support.gateway.kubelet import probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent
+from support.gateway.scripted_agent import AGENT_TOKEN
 
 IDLE, BUSY = 360, 40
 PASS = 2.0
@@ -249,20 +246,3 @@ async def links_move(
         await nobody_is_moved_twice(passes, api, nodes)
     await asyncio.gather(*(agent.stop() for agent in busy))
     await passes.aclose()
-
-
-@pytest.mark.timeout(180)
-async def test_an_agent_that_cannot_get_in_elsewhere_is_reached_over_its_old_link(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, redis_of: RedisOf
-) -> None:
-    """A drain that nothing presses: the link is there when that of a node that stops would be closed."""
-    full = make_gateway(own_valkey.url, name="node-1")
-    make_gateway(own_valkey.url, name="node-2")
-    peer = await dial(full)
-    await peer.greet()
-    await RebalanceTargets(await redis_of(own_valkey)).write({"node-1": RebalanceTarget(keep=0)})
-    drain = await peer.expect(Drain)
-    assert drain.why == "rebalance"
-    await asyncio.sleep(drain.slot / 1000 + LEAVE_GRACE + 2)
-    command = await api_of(full).start(peer.agent)
-    assert (await peer.command()).id == command

@@ -6,7 +6,8 @@ to move when load balancers know that, so that it lands on a node that has few. 
 are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
 hour. An agent that lands on this node again counts as moved and stays.
 
-An agent that moves opens its new link first; the old one is closed only GRACE after its slot, when it is still there.
+An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
+there.
 """
 
 from __future__ import annotations
@@ -25,13 +26,10 @@ from fairlead.routing.membership.heartbeat import PERIOD
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.messages import LEAVE_GRACE
 
 logger = logging.getLogger(__name__)
 
-GRACE = 60.0
-"""Seconds after its slot in which an agent may still be here. Longer than LEAVE_GRACE, because nothing presses: an
-agent that other nodes refuse, as a canary with a wrong setting does, can be reached while it waits (30 s at most) and
-tries again. Shorter than the rounds without progress after which the operator ends a rebalance."""
 STEP = 0.25
 """Seconds between two batches of moves, the time for which a batch of the budget is asked for."""
 
@@ -89,7 +87,7 @@ class Rebalancer:
         for i, session in enumerate(await self._marked(sessions[: grant.moves])):
             slot = grant.delay + i / grant.rate
             session.announce_drain("rebalance", int(slot * 1000))
-            self._leaving.append((loop.time() + slot + GRACE, session))
+            self._leaving.append((loop.time() + slot + LEAVE_GRACE, session))
             self._hub.moved += 1
         self._candidates.extendleft(reversed(sessions[grant.moves :]))
         return grant.delay
