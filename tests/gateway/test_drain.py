@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fairlead.fleet import schema
 from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.fleet.moves.move_rate import even_pace
 from fairlead.hub.totals import Totals
 from fairlead.routing.moves.move_queue import MoveQueue
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -29,7 +30,7 @@ from fairlead.wire.messages import LEAVE_GRACE, Ack, Bye, Cmd, Drain, End
 
 from support.fixtures import RedisOf
 from support.gateway.platform_api import MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.hub.linked_session import linked
 
@@ -70,7 +71,7 @@ class MovingAgent:
 
     async def _connect(self, node: GatewayProcess | None) -> ScriptedAgent:
         """As behind a load balancer: a node that refuses is followed by another."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 try:
                     peer = await self._dial(node or random.choice(self._nodes), self.name)
@@ -104,7 +105,7 @@ class Crowd:
         self._tasks = [asyncio.create_task(agent.run(nodes[i % len(nodes)])) for i, agent in enumerate(self.agents)]
 
     async def all_linked(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(*(agent.linked.wait() for agent in self.agents))
 
     @property
@@ -207,7 +208,7 @@ async def test_agents_inside_a_command_go_last(
     for peer in peers[1:]:
         await peer.expect(Drain)
         await peer.send(Bye(code=CloseCode.NORMAL))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while remaining((await api.http.get(f"{leaving.admin}/metrics")).text) > 1:
             await asyncio.sleep(0.05)
     with suppress(TimeoutError):
@@ -230,9 +231,9 @@ async def test_an_agent_that_stays_is_closed_some_time_after_its_slot(
     await peer.greet()
     leaving.signal(signal.SIGTERM)
     slot = (await peer.expect(Drain)).slot / 1000
-    told = asyncio.get_running_loop().time()
+    signalled = asyncio.get_running_loop().time()
     assert await peer.close_code() == CloseCode.RESTART
-    assert asyncio.get_running_loop().time() - told > slot + LEAVE_GRACE - 1
+    assert asyncio.get_running_loop().time() - signalled > slot + LEAVE_GRACE - 1
     assert await asyncio.to_thread(leaving.wait) == 0
 
 
@@ -246,19 +247,58 @@ async def test_what_the_budget_does_not_grant_in_time_is_overdrawn_evenly(
     await asyncio.gather(*(peer.greet() for peer in peers))
     loop = asyncio.get_running_loop()
 
-    async def told(peer: ScriptedAgent) -> float:
+    async def drain_received(peer: ScriptedAgent) -> float:
         await peer.expect(Drain)
         at = loop.time()
         await peer.send(Bye(code=CloseCode.NORMAL))
         return at
 
     leaving.signal(signal.SIGTERM)
-    times = sorted(await asyncio.gather(*map(told, peers)))
+    times = sorted(await asyncio.gather(*map(drain_received, peers)))
     assert times[-1] - times[1] > 1, "they were told all at once"
     assert await asyncio.to_thread(leaving.wait) == 0
     store = await redis_of(own_valkey)
     (tokens,) = items(await store.submit("HMGET", schema.MOVES, "tokens"))
     assert float(text(tokens)) < 0
+
+
+async def test_a_drain_for_which_the_budget_is_too_small_does_not_wait_for_its_last_minute(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
+) -> None:
+    """The budget has one move each ten seconds. The last part of the drain begins after a minute."""
+    flags = ("--drain-rate", "0.1", "--drain-timeout", "120")
+    leaving, _ = (make_gateway(own_valkey.url, *flags, name=f"node-{i}") for i in (1, 2))
+    peers = [await dial(leaving) for _ in range(120)]
+    await asyncio.gather(*(peer.greet() for peer in peers))
+    leaving.signal(signal.SIGTERM)
+    told = [asyncio.create_task(peer.expect(Drain)) for peer in peers]
+    try:
+        async with asyncio.timeout(50):
+            while sum(task.done() for task in told) < 12:
+                await asyncio.wait(told, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0.1)
+        assert sum(task.done() for task in told) < 60, "they were told all at once"
+    finally:
+        leaving.signal(signal.SIGKILL)
+        await asyncio.gather(*told, return_exceptions=True)
+
+
+@given(
+    st.floats(0.01, 600), st.integers(0, 20_000), st.floats(0, 1000),
+    st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), max_size=60),
+)  # fmt: skip
+def test_an_even_pace_leaves_nothing_for_the_end_and_asks_for_no_more_than_is_accepted(
+    seconds: float, waiting: int, accepted: float, steps: list[tuple[float, int]]
+) -> None:
+    left, queue = seconds, float(waiting)
+    for elapsed, granted in steps:
+        pace = even_pace(int(queue), left, accepted)
+        assert 0 <= pace <= accepted
+        assert left <= 0 or pace * left <= queue + 1e-6
+        queue = max(0.0, queue - pace * elapsed - granted)
+        left -= elapsed
+    if left > 0 and accepted * left >= queue:
+        assert even_pace(int(queue), left, accepted) * left >= int(queue) * (1 - 1e-9)
 
 
 @given(st.lists(st.sampled_from(("idle", "busy", "closed")), max_size=12), st.integers(0, 13), st.booleans())

@@ -32,7 +32,7 @@ from fairlead_operator.inputs.secrets import Secrets
 from faults.balancer import Balancer
 from support.gateway.kubelet import probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN
 
 IDLE, BUSY = 360, 40
@@ -77,7 +77,7 @@ class Passes:
         return plan
 
     async def run_until_ended(self) -> RebalancePlan:
-        async with asyncio.timeout(5 * PATIENCE):
+        async with asyncio.timeout(5 * TIMEOUT):
             while (plan := await self.run_once()).ended is None:
                 await asyncio.sleep(PASS)
         return plan
@@ -102,7 +102,7 @@ class BusyAgent:
 
     async def stop(self) -> None:
         self.agent.stop()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.serving
 
 
@@ -119,7 +119,7 @@ async def simulated_agents(url: str, count: int, folder: Path) -> AsyncIterator[
         yield
     finally:
         swarm.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await swarm.wait()
 
 
@@ -179,7 +179,7 @@ async def nobody_is_moved_twice(passes: Passes, api: GatewayApi, nodes: dict[str
     first, so it has moved each of them once in the end."""
     before = (await passes.read()).rows
     stayed = {agent for agent, node in nodes.items() if node == "node-1"}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             await passes.redis.write_rebalance({"node-1": RebalanceTarget(0), "node-2": RebalanceTarget(0)})
             now = (await passes.read()).rows
@@ -223,7 +223,7 @@ async def links_move(
     passes = Passes(own_valkey.url, operation="uid-of-a-rebalance")
     busy = [BusyAgent(url, f"busy-{n}") for n in range(BUSY)]
     async with simulated_agents(url, IDLE, tmp_path):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(await holders(api)) < IDLE + BUSY:
                 await asyncio.sleep(0.2)
         held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]

@@ -72,7 +72,7 @@ class Registration:
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
 
     async def register(self, session: Session, hello: Hello) -> None:
-        """From hello to welcome. Ends early if the link closes meanwhile."""
+        """Register the agent of a session, from its hello to its welcome. Ends early if the link closes meanwhile."""
         try:
             await self._register(session, hello)
         finally:
