@@ -67,7 +67,7 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[s
             if wanted(chapter.name):
                 result.played.append(played := _play(fleet, chapter))
                 say(f"{played.name}: {played.note}")
-                if played.note == STOPPED:
+                if played.note.endswith(STOPPED):
                     break
                 if not (programs.alive() and callers.alive()):
                     raise AssertionError(f"a process with agents or callers has ended: see {folder}")
@@ -100,6 +100,8 @@ def _play(fleet: Fleet, chapter: Chapter) -> Played:
         note = f"did not end as it should: {str(e)[:300] or e!r}"
         try:
             note = f"{note}; then {fleet.restore()}"
+        except KeyboardInterrupt:
+            return Played(chapter.name, since, time.time(), [], f"{note}; {STOPPED}")
         except Exception as error:
             note = f"{note}; its fault could not be taken back: {str(error)[:200]}"
     try:
