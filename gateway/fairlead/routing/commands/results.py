@@ -58,16 +58,14 @@ class ResultReader:
     ) -> AsyncGenerator[ResultsUpdate]:
         """Results from `offset` on, as they come, until the command is over.
 
-        `follower`: that of a command that was just posted on this node, so that there is nothing to read until it is
-        notified. `opens`: the event loop's time at which the reader wants an update, even an empty one; until then it
-        may hold back what it has. Without `follow` it ends where the results end now. Raises CommandUnknown if there
-        is no such command, InvalidRequest and ResultsTrimmed if there are no such results, RecordLost if the record is
-        gone meanwhile, and BusUnavailable if Redis stays away.
+        `follower`: that of a command that was just posted on this node: there is nothing to read until it is notified.
+        `opens`: the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has
+        until then. Without `follow` it ends where the results end now. Raises CommandUnknown, InvalidRequest and
+        ResultsTrimmed if there are no such results, RecordLost if they are lost, and BusUnavailable without Redis.
         """
         known = empty = follower is not None
         at, read = offset, 0
-        clock = asyncio.get_running_loop().time
-        opened = not opens
+        clock, opened = asyncio.get_running_loop().time, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
@@ -98,8 +96,7 @@ class ResultReader:
                     if not follow:
                         return
                 empty = False
-                if not opened:
-                    # News without results may have come when `opens` was near: it is past by the time they were read.
+                if not opened:  # perhaps nothing new was read, and `opens` has passed meanwhile
                     if (ahead := opens - clock()) > 0 and await follower.wait(ahead):
                         continue
                     opened = True
