@@ -73,7 +73,7 @@ def judge_canary(fleet: FleetObservation, history: CanaryHistory, spec: Canary, 
 def _end(
     fleet: FleetObservation, history: CanaryHistory, spec: Canary, measured: tuple[Measurement, ...]
 ) -> CanaryVerdict:
-    """All the time is over, and nothing that was judged speaks against the canary."""
+    """The time is over, and nothing that was judged speaks against the canary."""
     traffic, old = history.canary.traffic, history.others.traffic
     if traffic.rejected and not traffic.accepted and 2 * old.rejected <= old.attempts:
         # Too few to compare, and yet no chance: agents that are rejected wait before they try again.
