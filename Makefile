@@ -21,6 +21,8 @@ UV     := .cache/uv/uv
 # Many container images set it. The targets start Python again and again, in an environment that `make clean` removes:
 # without bytecode, each `fairlead serve` of the tests would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# Of `make lint`: who keeps .cache keeps it too.
+export MYPY_CACHE_DIR ?= .cache/mypy
 
 .DEFAULT_GOAL := help
 .PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e trial requirements clean
@@ -88,7 +90,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 	$(PY) -m bench.moves
-	$(PY) -m bench.simulator --minutes 5
+	$(PY) -m bench.simulator --trace day --agents 1e6 1e7 --minutes 5
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
 	$(PY) charts/generate.py

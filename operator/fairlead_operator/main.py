@@ -1,7 +1,7 @@
-"""`fairlead-operator`, also `python -m fairlead_operator`: the process, put together, until a signal stops it.
+"""`fairlead-operator`, also `python -m fairlead_operator`: reads arguments and environment, and runs the process.
 
-It takes part in the leader election, watches the LinkGateways, runs the controller and serves its health. On SIGTERM it
-releases the Lease at once, so that the other replica takes over within seconds.
+Importing this module loads neither kopf nor the client of Kubernetes, which take a second of CPU time: `--help`,
+`simulate` and what is said of invalid settings do without.
 """
 
 from __future__ import annotations
@@ -10,23 +10,13 @@ import argparse
 import asyncio
 import logging
 import os
-import signal
 import sys
-
-from kubernetes.aio.client import ApiClient
 
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.telemetry import logs
 from fairlead.version import __version__
-from fairlead_operator.kube.cluster import Cluster, configuration
-from fairlead_operator.metrics import Metrics
-from fairlead_operator.runtime.controller import Controller
-from fairlead_operator.runtime.health import HealthServer
-from fairlead_operator.runtime.leader_election import LeaderElector
-from fairlead_operator.settings import KNOWN, PREFIX, OperatorSettings, load
+from fairlead_operator.settings import KNOWN, PREFIX, load
 from fairlead_operator.simulator.command import simulate
-
-logger = logging.getLogger("fairlead_operator")
 
 
 def main() -> None:
@@ -50,6 +40,8 @@ def main() -> None:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         settings = load(os.environ)
+        from fairlead_operator.process import run
+
         logs.configure_logging(settings.log_level, settings.log_format)
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
         logging.getLogger("kopf._core.reactor.running").setLevel(
@@ -61,45 +53,3 @@ def main() -> None:
         sys.exit(2 if isinstance(e, ConfigError) else 1)
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-async def run(settings: OperatorSettings) -> None:
-    """Runs until SIGTERM or SIGINT."""
-    client = ApiClient(await configuration())
-    metrics = Metrics()
-    unfenced = Cluster(client, lambda: None)
-    elector = LeaderElector(unfenced, settings.namespace, settings.lease, settings.identity)
-    controller = Controller(Cluster(client, elector.check), elector, settings.namespaces, settings.policies, metrics)
-    health = HealthServer(controller, elector, metrics)
-    try:
-        address = await health.start(settings.host, settings.port)
-        logger.info(
-            "fairlead-operator %s as %s manages %s; health on %s",
-            __version__, settings.identity, ", ".join(settings.namespaces) or "the whole cluster", address,
-        )  # fmt: skip
-        await _run_until_signal(controller, elector, unfenced)
-    finally:
-        await health.aclose()
-        await unfenced.aclose()
-
-
-async def _run_until_signal(controller: Controller, elector: LeaderElector, unfenced: Cluster) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    election = asyncio.create_task(elector.run_forever(controller.wake), name="leader election")
-    rounds = asyncio.create_task(controller.run_forever(), name="controller")
-    others = [
-        asyncio.create_task(controller.informer.run_forever(unfenced), name="informer"),
-        asyncio.create_task(stop.wait(), name="stop"),
-    ]
-    try:
-        done, _ = await asyncio.wait([election, rounds, *others], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()  # an error here is a defect: the process exits, and Kubernetes restarts it
-    finally:
-        # The controller first, so that no pass is running when the Lease is released.
-        for task in (rounds, election, *others):
-            task.cancel()
-            await asyncio.wait([task], timeout=10.0)

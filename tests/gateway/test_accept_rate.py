@@ -47,10 +47,9 @@ def test_a_penalty_has_a_maximum(failures: list[tuple[str, float, float]]) -> No
 
 def accepted(rate: AcceptRate, tries: dict[str, float], seconds: float, began: float = 0.0) -> dict[str, int]:
     """How many links each address gets that tries so many times a second."""
+    phases = {key: random.Random(key).random() for key in tries}
     due = sorted(
-        (began + (n + random.Random(key).random()) / often, key)
-        for key, often in tries.items()
-        for n in range(int(seconds * often))
+        (began + (n + phases[key]) / often, key) for key, often in tries.items() for n in range(int(seconds * often))
     )
     got = dict.fromkeys(tries, 0)
     for at, key in due:

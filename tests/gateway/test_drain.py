@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fairlead.fleet import schema
 from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.fleet.moves.move_rate import even_pace
 from fairlead.hub.totals import Totals
 from fairlead.routing.moves.move_queue import MoveQueue
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -259,6 +260,45 @@ async def test_what_the_budget_does_not_grant_in_time_is_overdrawn_evenly(
     store = await redis_of(own_valkey)
     (tokens,) = items(await store.submit("HMGET", schema.MOVES, "tokens"))
     assert float(text(tokens)) < 0
+
+
+async def test_a_drain_for_which_the_budget_is_too_small_does_not_wait_for_its_last_minute(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
+) -> None:
+    """The budget has one move each ten seconds. The last part of the drain begins after a minute."""
+    flags = ("--drain-rate", "0.1", "--drain-timeout", "120")
+    leaving, _ = (make_gateway(own_valkey.url, *flags, name=f"node-{i}") for i in (1, 2))
+    peers = [await dial(leaving) for _ in range(120)]
+    await asyncio.gather(*(peer.greet() for peer in peers))
+    leaving.signal(signal.SIGTERM)
+    told = [asyncio.create_task(peer.expect(Drain)) for peer in peers]
+    try:
+        async with asyncio.timeout(50):
+            while sum(task.done() for task in told) < 12:
+                await asyncio.wait(told, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.sleep(0.1)
+        assert sum(task.done() for task in told) < 60, "they were told all at once"
+    finally:
+        leaving.signal(signal.SIGKILL)
+        await asyncio.gather(*told, return_exceptions=True)
+
+
+@given(
+    st.floats(0.01, 600), st.integers(0, 20_000), st.floats(0, 1000),
+    st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 50)), max_size=60),
+)  # fmt: skip
+def test_an_even_pace_leaves_nothing_for_the_end_and_asks_for_no_more_than_is_accepted(
+    seconds: float, waiting: int, accepted: float, steps: list[tuple[float, int]]
+) -> None:
+    left, queue = seconds, float(waiting)
+    for elapsed, granted in steps:
+        pace = even_pace(int(queue), left, accepted)
+        assert 0 <= pace <= accepted
+        assert left <= 0 or pace * left <= queue + 1e-6
+        queue = max(0.0, queue - pace * elapsed - granted)
+        left -= elapsed
+    if left > 0 and accepted * left >= queue:
+        assert even_pace(int(queue), left, accepted) * left >= int(queue) * (1 - 1e-9)
 
 
 @given(st.lists(st.sampled_from(("idle", "busy", "closed")), max_size=12), st.integers(0, 13), st.booleans())

@@ -205,7 +205,7 @@ def test_scale_down_waits_for_the_window_and_removes_one_pod() -> None:
     assert early.action is Action.STAY
     assert "watched" in early.reason
     late = watched(observed)
-    assert (late.action, late.replicas, late.victim) == (Action.DOWN, 3, "p1")
+    assert (late.action, late.replicas, late.victims) == (Action.DOWN, 3, ("p1",))
     soon = decide(fleet(100, 150, 100), late.history, SPEC, late.history.links.observed_at + PERIOD)
     assert soon.action is Action.STAY
     assert "last removal was 10 s ago" in soon.reason
@@ -316,7 +316,7 @@ def test_capacity_is_what_the_pods_report_when_that_is_less() -> None:
 def test_external_mode_scales_without_a_window_and_down_by_one() -> None:
     outside = msgspec.structs.replace(SPEC, scaling=Scaling(mode=Mode.EXTERNAL, replicas=2))
     down = decide(fleet(900, 10, 900, 900), History(), outside, 0.0)
-    assert (down.action, down.replicas, down.victim, down.target.winner) == (Action.DOWN, 3, "p1", "external")
+    assert (down.action, down.replicas, down.victims, down.target.winner) == (Action.DOWN, 3, ("p1",), "external")
     nine = msgspec.structs.replace(SPEC, scaling=Scaling(mode=Mode.EXTERNAL, replicas=9))
     up = decide(fleet(900, 900), History(), nine, 0.0)
     assert (up.action, up.replicas) == (Action.UP, 9)
@@ -327,7 +327,7 @@ def test_external_mode_scales_without_a_window_and_down_by_one() -> None:
 def test_lowered_maximum_is_reached_one_pod_at_a_time() -> None:
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=2))
     decision = decide(fleet(900, 900, 900, 5), History(), spec, 0.0)
-    assert (decision.action, decision.replicas, decision.victim) == (Action.DOWN, 3, "p3")
+    assert (decision.action, decision.replicas, decision.victims) == (Action.DOWN, 3, ("p3",))
 
 
 def test_deletion_costs_weigh_commands_and_make_the_chosen_pod_the_only_cheapest() -> None:
@@ -337,8 +337,8 @@ def test_deletion_costs_weigh_commands_and_make_the_chosen_pod_the_only_cheapest
         PodObservation("b", age=1.0, links=100, capacity=1000),
     )
     observed = FleetObservation(3, pods)
-    assert watched(observed, msgspec.structs.replace(SPEC, replicas=Replicas(min=1))).victim == "a"
-    assert deletion_costs(observed, "a") == {"busy": 160, "a": 99, "b": 100}
+    assert watched(observed, msgspec.structs.replace(SPEC, replicas=Replicas(min=1))).victims == ("a",)
+    assert deletion_costs(observed, ["a"]) == {"busy": 160, "a": 99, "b": 100}
     assert deletion_costs(observed) == {"busy": 160, "a": 100, "b": 100}
 
 
@@ -409,7 +409,8 @@ def test_decision_for_any_history_stays_within_bounds_and_removes_only_on_fresh_
             assert observed.readable
             assert not observed.rollout
             assert all(pod.ready and pod.fresh and not pod.leaving for pod in observed.pods)
-            victim = next(pod for pod in observed.pods if pod.name == decision.victim)
+            (name,) = decision.victims
+            victim = next(pod for pod in observed.pods if pod.name == name)
             assert victim.removal_cost == min(pod.removal_cost for pod in observed.pods)
             assert now - removed >= 20
             removed = now

@@ -199,6 +199,35 @@ async def test_scale_down_removes_the_emptiest_pod(world: OperatorNamespace) -> 
     assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())
 
 
+async def test_a_large_fleet_loses_two_pods_in_one_step_and_these_two(world: OperatorNamespace) -> None:
+    """Of forty pods a twentieth may go at once; Kubernetes then removes those whose deletion costs are the least."""
+    body = await world.gateway(replicas={"min": 40, "max": 50}, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
+    reconciler = world.reconciler(body)
+    await world.reconcile(reconciler)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 40}}, "scale")
+    names = await world.run_pods(40)
+    links = {name: 100 + i for i, name in enumerate(reversed(names))}
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 2}}})
+    status: Object = {}
+    for _ in range(6):
+        for name in names:
+            await world.beat(name, links[name])
+        status = await world.reconcile(reconciler)
+        if status["desiredReplicas"] < 40:
+            break
+    assert (status["decision"]["action"], status["desiredReplicas"]) == ("Down", 38)
+    first, second = names[-1], names[-2]
+    assert f"2 pods should go, {first} first" in status["decision"]["reason"]
+
+    async def fewer() -> set[str] | None:
+        left = {pod["metadata"]["name"] for pod in await world.pods()}
+        return left if len(left) == 38 else None
+
+    assert await world.until("two pods to go", fewer) == set(names) - {first, second}
+    await world.reconcile(reconciler)
+    assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
+
+
 async def test_removal_of_another_pod_is_reported(world: OperatorNamespace) -> None:
     names, _ = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110}, mode="DryRun")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Auto"}}})

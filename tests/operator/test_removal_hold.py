@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
-from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS, REMEMBERED
+from fairlead_operator.autoscaler.history.link_history import HERD_SECONDS, LOST_SECONDS, REMEMBERED
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.removal_hold import AWAY_SECONDS, Hold
 from fairlead_operator.autoscaler.rules.zone_tolerance import ZoneToleranceRule, spread_pods
@@ -49,12 +49,12 @@ def after_fall(left: int, spec: LinkGatewaySpec = SPEC) -> tuple[float, list[Dec
     for i in range(360):
         history = decide(fleet(650), history, spec, i * PERIOD).history
     decisions = []
-    for i in range(360, 720):
+    for i in range(360, 1080):
         decisions.append(decide(fleet(100, left), history, spec, i * PERIOD))
         history = decisions[-1].history
         if decisions[-1].action is Action.DOWN:
             return (i - 360) * PERIOD, decisions
-    raise AssertionError("no pod was removed within an hour")
+    raise AssertionError("no pod was removed within two hours")
 
 
 def test_agents_that_left_are_not_waited_for() -> None:
@@ -69,12 +69,50 @@ def test_pods_that_start_slowly_stay_for_longer() -> None:
     assert after_fall(left=550, spec=slow)[0] > after_fall(left=550)[0] + 100
 
 
-def test_lost_links_hold_their_pods_for_longer_than_they_count_as_demand() -> None:
+def test_links_that_are_lost_together_hold_their_pods_for_an_hour_and_count_as_demand_for_two_minutes() -> None:
     seconds, decisions = after_fall(left=0)
-    assert LOST_SECONDS - 2 * PERIOD <= seconds <= LOST_SECONDS
+    assert HERD_SECONDS - 2 * PERIOD <= seconds <= HERD_SECONDS
     held = [decision.hold.by for decision in decisions if decision.hold]
     assert held[0] == "utilisation"  # for two minutes they count as if they were there
     assert held.count("utilisation") == pytest.approx(REMEMBERED / PERIOD, abs=2)
+    assert held[-1] == Hold.LOST_LINKS
+    assert decisions[-2].reason.endswith(
+        "4 pods would be needed if the links return that were lost together 3590 s ago"
+    )
+
+
+def test_an_outage_is_over_when_the_links_are_back() -> None:
+    history = History()
+    for i, links in enumerate([650] * 60 + [400] * 60 + [500, 600] + [600] * 4):
+        history = decide(fleet(links), history, SPEC, i * PERIOD).history
+        back = i >= 123  # from the second pass after the last one in which they grew
+        assert (history.links.outage is not None) == (i >= 60 and not back)
+        assert history.links.growing_seconds == 0, "links that return are no growth"
+    assert after_fall_from(history, 126) < HERD_SECONDS / 2
+
+
+def after_fall_from(history: History, passes: int) -> float:
+    """Seconds until the first removal after 600 of 650 agents of each pod have said goodbye."""
+    for i in range(passes, passes + 400):
+        decision = decide(fleet(50, left=550), history, SPEC, i * PERIOD)
+        history = decision.history
+        if decision.action is Action.DOWN:
+            return (i - passes) * PERIOD
+    raise AssertionError("no pod was removed within an hour")
+
+
+def test_links_that_are_lost_one_by_one_hold_their_pods_for_ten_minutes() -> None:
+    """A twentieth every two minutes is no outage."""
+    history, held = History(), []
+    for i in range(400):
+        decision = decide(fleet(round(650 * 0.9957**i)), history, SPEC, i * PERIOD)
+        history = decision.history
+        assert history.links.outage is None
+        if decision.action is Action.DOWN:
+            break
+        held.append(decision.hold.by if decision.hold else "")
+    enough = next(i for i in range(400) if 4 * round(650 * 0.9957**i) <= 2100)  # three pods hold 2100 at 70 %
+    assert enough * PERIOD + LOST_SECONDS == pytest.approx(i * PERIOD, abs=PERIOD)
     assert held[-1] == Hold.LOST_LINKS
 
 

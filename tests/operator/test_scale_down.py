@@ -6,12 +6,27 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
+from fairlead_operator.api.gateway_spec import (
+    LinkGatewaySpec,
+    Mode,
+    Moves,
+    Redis,
+    Replicas,
+    Scaling,
+    Tokens,
+    TokenSecret,
+)
+from fairlead_operator.autoscaler.decision import Action, Decision, decide
+from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
-from fairlead_operator.autoscaler.scale_down import choose_victim, deletion_costs
+from fairlead_operator.autoscaler.removal_hold import FILL_AFTER_REMOVAL
+from fairlead_operator.autoscaler.scale_down import STEP_SHARE, choose_victim, deletion_costs
 from fairlead_operator.kube.machine import Machine
 
 ZONES = ("a", "b", "c")
@@ -131,10 +146,106 @@ def test_kubernetes_removes_the_chosen_pod_first_and_else_one_on_a_closed_machin
 ) -> None:
     observed = fleet(pods, revision)
     victim = choose_victim(observed).name
-    costs = deletion_costs(observed, victim)
+    costs = deletion_costs(observed, [victim])
     assert all(costs[victim] < cost for name, cost in costs.items() if name != victim)
     assert all(-(2**31) <= cost < 2**31 for cost in costs.values())  # what the annotation may hold
     roughly = deletion_costs(observed)
     closed = [roughly[pod.name] for pod in observed.pods if pod.machine.closed]
     open_ones = [roughly[pod.name] for pod in observed.pods if not pod.machine.closed]
     assert not closed or not open_ones or max(closed) < min(open_ones)
+
+
+# -- several pods in one step --------------------------------------------------------------------------
+
+SPEC = LinkGatewaySpec(
+    image="gateway",
+    capacity=1000,
+    accept_rate=100,
+    replicas=Replicas(min=1, max=1000),
+    scaling=Scaling(window_seconds=30, step_down_seconds=60),
+    moves=Moves(max_per_second=1000),
+    redis=Redis(url="redis://r"),
+    tokens=Tokens(secret_ref=TokenSecret(name="t")),
+)
+
+
+def watched(observed: FleetObservation, spec: LinkGatewaySpec = SPEC) -> Decision:
+    """The first decision that removes pods, or else the one after a window in which nothing changed."""
+    history = History()
+    for at in range(0, 50, 10):
+        decision = decide(observed, history, spec, float(at))
+        if decision.action is Action.DOWN:
+            return decision
+        history = decision.history
+    return decision
+
+
+def loaded(*links: int, spare: float = 100.0) -> FleetObservation:
+    """Pods with these links, each of which can accept `spare` links per second more."""
+    return fleet(PodObservation("", links=count, capacity=1000, spare_accept_rate=spare) for count in links)
+
+
+def test_a_large_fleet_loses_as_many_pods_at_once_as_the_budget_of_moves_empties() -> None:
+    decision = watched(loaded(*[300] * 200))
+    assert decision.replicas == 190
+    assert len(decision.victims) == 10
+    assert "10 pods should go, p0 first: all pods are alike; then 9 others" in decision.reason
+    assert decision.reason.endswith("no more go at once: 5% of the pods are the most")
+    slow = watched(loaded(*[300] * 200), msgspec.structs.replace(SPEC, moves=Moves(max_per_second=100)))
+    assert slow.replicas == 194
+    assert slow.reason.endswith("the links of more pods cannot move within 20 s at 100 per second")
+    full = watched(loaded(*[595] * 200))
+    assert full.replicas == 199
+    assert full.reason.endswith("the remaining pods would be filled to 60% (at most 60% is allowed)")
+
+
+def test_a_fleet_of_a_handful_of_pods_loses_one_at_a_time() -> None:
+    for pods in range(3, 40):
+        decision = watched(loaded(*[10] * pods))
+        assert (decision.action, decision.replicas) == (Action.DOWN, pods - 1)
+        assert decision.reason.endswith("; p0 should go: all pods are alike")
+
+
+def test_pods_whose_nodes_report_no_room_for_moves_go_one_at_a_time() -> None:
+    assert len(watched(loaded(*[300] * 200, spare=0.0)).victims) == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 400), st.integers(0, 800), st.integers(0, 300), st.floats(0, 100), st.integers(1, 2000),
+    st.integers(10, 600), st.none() | st.integers(1, 400), st.integers(1, 100),
+)  # fmt: skip
+def test_no_step_removes_more_than_the_others_carry_and_the_budget_empties(
+    pods: int, least: int, more: int, spare: float, most: int, seconds: int, asked: int | None, high: int
+) -> None:
+    """Fleets of any size and fill, in the mode Auto and with a number that is given from outside."""
+    spec = msgspec.structs.replace(
+        SPEC,
+        replicas=Replicas(min=1, max=1000 if asked is None else high),
+        scaling=Scaling(
+            mode=Mode.AUTO if asked is None else Mode.EXTERNAL,
+            replicas=asked,
+            window_seconds=30,
+            step_down_seconds=seconds,
+        ),
+        moves=Moves(max_per_second=most),
+    )
+    observed = loaded(*(least + i * more // pods for i in range(pods)), spare=spare)
+    decision = watched(observed, spec)
+    if decision.action is not Action.DOWN:
+        assert decision.replicas >= pods
+        assert decision.victims == ()
+        return
+    victims = [pod for pod in observed.pods if pod.name in decision.victims]
+    assert 1 <= len(victims) == len(decision.victims) == pods - decision.replicas
+    assert decision.replicas >= decision.target.replicas
+    assert len(victims) <= max(1, pods * STEP_SHARE)
+    costs = deletion_costs(observed, decision.victims)
+    others = [cost for name, cost in costs.items() if name not in decision.victims]
+    assert max(costs[pod.name] for pod in victims) < min(others, default=1)
+    if len(victims) > 1:
+        carried = decision.replicas * 1000 * spec.target_utilisation / 100 * FILL_AFTER_REMOVAL
+        assert sum(pod.links for pod in observed.pods) <= carried
+        rate = min(most, RECEIVED_SHARE * spare * decision.replicas)
+        drain = min(seconds, spec.drain_seconds - FINAL_SECONDS)
+        assert sum(pod.links for pod in victims) <= rate * drain * (1 + 1e-9)

@@ -1,13 +1,18 @@
 """What the operator is for, on a day's wave that is played in four hours: no hot pod, few moves, all of them at a pace,
-and few more pods than an HPA."""
+and few more pods than an HPA; also when a region is cut off and returns, and when all pods are replaced."""
 
 from __future__ import annotations
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+import msgspec
+import numpy as np
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Moves, Redis, Replicas, Tokens, TokenSecret
 from fairlead_operator.simulator.policies import POLICIES
+from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
 from fairlead_operator.simulator.report import Run
-from fairlead_operator.simulator.scenarios.traces import day
-from fairlead_operator.simulator.simulation import ModelOptions, Simulation
+from fairlead_operator.simulator.scenarios.scenario import Scenario
+from fairlead_operator.simulator.scenarios.traces import TRACES
+from fairlead_operator.simulator.simulation import DAY, ModelOptions, Simulation
 
 SPEC = LinkGatewaySpec(
     image="gateway",
@@ -23,8 +28,8 @@ HOURS = 4
 AGENTS = 20_000
 
 
-def played(policy: str) -> Run:
-    scenario = day(AGENTS, HOURS * 3600)
+def played(policy: str, trace: str = "day") -> Run:
+    scenario = TRACES[trace](AGENTS, HOURS * 3600)
     return Run.of(scenario, policy, Simulation(scenario, SPEC, POLICIES[policy](SPEC, AGENTS), ModelOptions()).run())
 
 
@@ -38,3 +43,26 @@ def test_a_day_has_no_hot_pod_and_costs_few_moves_and_little_more_than_with_an_h
     assert ours.greatest_closes_per_second <= SPEC.moves.max_per_second < hpa.greatest_closes_per_second
     assert ours.refused == 0
     assert ours.unlinked_share < hpa.unlinked_share
+
+
+def test_a_region_that_is_cut_off_and_returns_moves_nobody() -> None:
+    """Its pods stay, so the day has as many moves and pods as one without the outage."""
+    ours, usual = played("fairlead", "region"), played("fairlead")
+    assert ours.hot_seconds == 0
+    assert ours.refused == 0
+    assert ours.moves_per_agent_day <= 1.1 * usual.moves_per_agent_day
+    assert ours.pod_hours <= 1.05 * usual.pod_hours
+    assert ours.most_pods <= usual.most_pods + 1
+
+
+def test_a_rollout_keeps_to_an_even_pace_and_moves_each_agent_once() -> None:
+    """A budget of 20 moves a second is too small for 20,000 agents in the time of a drain. Were most of them left to
+    its last minute, 300 a second would move then."""
+    spec = msgspec.structs.replace(SPEC, moves=Moves(max_per_second=20))
+    scenario = Scenario("rollout", "", np.full(1200, AGENTS), rollout_at=120)
+    run = Run.of(
+        scenario, "fairlead", Simulation(scenario, spec, FairleadPolicy(spec), ModelOptions(lost_per_day=0)).run()
+    )
+    assert AGENTS <= run.moves_per_agent_day * 1199 / DAY * AGENTS <= 1.05 * AGENTS
+    assert run.greatest_closes_per_second <= 1.5 * AGENTS / spec.drain_seconds
+    assert run.refused == 0

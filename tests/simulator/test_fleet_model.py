@@ -123,7 +123,7 @@ def test_a_rollout_keeps_the_wanted_number_ready_and_stays_within_the_surge() ->
     assert made.rolling_out
     for now in range(1, 200):
         pods.renew_readiness(now)
-        made.reconcile(now, "", by_links=True)
+        made.reconcile(now, (), by_links=True)
         assert int(pods.serving.sum()) >= 8
         assert int(pods.staying.sum()) <= 10  # maxSurge 25 %
         pods.drop(pods.leaving)
@@ -139,9 +139,9 @@ def test_pods_that_do_not_start_go_first_then_the_victim_then_the_emptiest() -> 
     pods.links[:] = [10, 20, 5, 40, 50, 60, 70, 80]
     pods.report(0)
     made.replicas = 9
-    made.reconcile(1, "", by_links=True)
+    made.reconcile(1, (), by_links=True)
     made.replicas = 6
-    made.reconcile(2, "pod-00005", by_links=True)
+    made.reconcile(2, ["pod-00005"], by_links=True)
     gone = [name for name, left in zip(pods.names, pods.leaving.tolist(), strict=True) if left]
     assert gone == ["pod-00002", "pod-00005", "pod-00008"]
 
@@ -152,7 +152,7 @@ def test_a_stuck_pod_starts_when_its_span_is_over_and_the_others_as_usual() -> N
     for now in range(5, 600, 5):
         pods.renew_readiness(now)
         made.replicas = 10 if now >= 10 else 9
-        made.reconcile(now, "", by_links=True)
+        made.reconcile(now, (), by_links=True)
         expected = 8 if now < 10 else 9 if 30 <= now < 500 else 10
         assert int(pods.serving.sum()) == expected or 5 <= now < 30
     assert int(pods.serving.sum()) == 10

@@ -16,7 +16,7 @@ from fairlead_operator.simulator.fleet.deployment import PodStarts
 from fairlead_operator.simulator.fleet.moves import FleetMoves
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
-from fairlead_operator.simulator.scenarios.scenario import Scenario
+from fairlead_operator.simulator.scenarios.scenario import NOWHERE, Scenario, Span
 from fairlead_operator.simulator.simulation import ModelOptions, Simulation
 
 SPEC = LinkGatewaySpec(
@@ -48,6 +48,21 @@ def grown(balancer: str, minutes: int) -> tuple[Simulation, FairleadPolicy]:
     return Simulation(scenario, SPEC, policy, ModelOptions(balancer, PodStarts(20, 30), lost_per_day=0)), policy
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_operator_is_told_which_agents_have_said_goodbye(cut: bool) -> None:
+    """Half of the agents go within a minute. They are stopped, or cut off: then their pods wait for their return."""
+    demand = np.interp(np.arange(10 * MINUTE + 1), [300, 360], [4000, 2000])
+    span = Span(300, 360) if cut else NOWHERE
+    scenario = Scenario("fall", "", np.rint(demand).astype(np.int64), cut=span)
+    policy = FairleadPolicy(SPEC)
+    simulation = Simulation(scenario, SPEC, policy, ModelOptions(lost_per_day=0)).run()
+    assert simulation.pods.reported_left.sum() == (0 if cut else 2000)
+    assert policy.decision is not None
+    history = policy.decision.history.links
+    assert (history.outage is not None) == cut
+    assert history.peaks[0][1] == (4000 if cut else 2000)
+
+
 def test_pods_that_are_added_are_filled_to_within_a_tenth_of_the_mean() -> None:
     simulation, policy = grown("least-connections", 30)
     simulation.run()
@@ -77,6 +92,7 @@ def test_pods_that_have_enough_get_no_new_links_so_hardly_a_move_is_wasted(balan
 def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hour() -> None:
     pods = fleet(900, 100)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
+    budget.report(pods)
     assert budget.rate(pods) == RECEIVED_SHARE * 2 * SPEC.accept_rate
     kept = np.array([860, 500])
     pods.recent[0, 3] = 870
@@ -101,6 +117,7 @@ def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int]
     went = np.flatnonzero(pods.leaving)
     for now in range(SPEC.drain_seconds + 1):
         pods.report(now)
+        budget.report(pods)
         moving = budget.draw(pods, None, now)
         assert not moving[pods.serving].any()
         assert (moving <= pods.links).all()

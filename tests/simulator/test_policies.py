@@ -118,5 +118,5 @@ def test_fairlead_is_asked_with_what_the_nodes_have_reported() -> None:
     inputs = policy.decision.inputs
     assert (inputs.live, inputs.ready, inputs.fresh, inputs.pending) == (9000, 10, 10, 2)
     held = policy.order(view(10, 18, 10, readable=False))
-    assert (held.replicas, held.victim) == (18, "")
+    assert (held.replicas, held.victims) == (18, ())
     assert policy.decision.reason == "Redis cannot be read, so the number of pods is held"

@@ -5,7 +5,7 @@ the ages of reports are numbers. What must be remembered until the next call is 
 
 The fleet gets the greatest number that any of the `rules` requires, within `replicas.min` and `replicas.max`. More pods
 are added at once, limited only against a wrong number; `removal_hold` says what forbids to remove one, and `scale_down`
-which one goes.
+which ones go.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.other_autoscalers import compare
 from fairlead_operator.autoscaler.removal_hold import Hold, RemovalHold, removal_hold
 from fairlead_operator.autoscaler.rules import RULES
-from fairlead_operator.autoscaler.scale_down import choose_victim
+from fairlead_operator.autoscaler.scale_down import removal_step
 from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
@@ -69,8 +69,8 @@ class Decision:
     rules: tuple[RuleStatus, ...]
     inputs: DecisionInputs
     history: History
-    victim: str = ""
-    """With DOWN: the pod that should be removed."""
+    victims: tuple[str, ...] = ()
+    """With DOWN: the pods that should be removed."""
     hold: RemovalHold | None = None
     """What keeps the number of pods from falling; None with DOWN."""
     comparison: tuple[ComparedAutoscaler, ...] = ()
@@ -95,12 +95,18 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     needed = RemovalHold(target.winner, target.reason)
 
     def made(
-        action: Action, replicas: int, reason: str, hold: RemovalHold | None, *, cut: bool = False, victim: str = ""
+        action: Action,
+        replicas: int,
+        reason: str,
+        hold: RemovalHold | None,
+        *,
+        cut: bool = False,
+        victims: tuple[str, ...] = (),
     ) -> Decision:
         kept = history.decided(current, now, removal=action is Action.DOWN, short_of_pods=short)
         limited = cut or target.winner == "max"
         return Decision(
-            action, target, replicas, reason, limited, rules, snapshot.inputs, kept, victim, hold, comparison
+            action, target, replicas, reason, limited, rules, snapshot.inputs, kept, victims, hold, comparison
         )
 
     short = required(rules) >= 2 * max(1, snapshot.inputs.ready)
@@ -115,11 +121,11 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
         return made(Action.HOLD, current, distrust, RemovalHold(Hold.NUMBERS_UNKNOWN, distrust))
     if target.replicas == current:
         return made(Action.STAY, current, target.reason, needed)
-    if hold := removal_hold(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
+    ordered = target.ordered or current > spec.replicas.max
+    if hold := removal_hold(snapshot, panic=panic, ordered=ordered):
         return made(Action.STAY, current, f"{pod_count(target.replicas)} would suffice, but {hold.reason}", hold)
-    victim = choose_victim(fleet)
-    reason = f"{target.reason}; {victim.name} should go: {victim.reason}"
-    return made(Action.DOWN, current - 1, reason, None, victim=victim.name)
+    step = removal_step(snapshot, target.replicas, panic=panic, ordered=ordered)
+    return made(Action.DOWN, current - len(step.victims), f"{target.reason}; {step}", None, victims=step.names)
 
 
 def required(rules: tuple[RuleStatus, ...]) -> int:

@@ -4,21 +4,22 @@
 reason of the condition RemovalHeld, a label of a metric and a row of docs/operator.md.
 
 How long a pod stays after a fall follows from why it was needed. Agents that left on purpose are gone, so the pod waits
-only as long as it would take to have it back. Links that were lost may all return, so they count for LOST_SECONDS.
-`scaling.windowSeconds` replaces both by one fixed time.
+only as long as it would take to have it back. Links that were lost may all return, so they count for LOST_SECONDS, and
+for HERD_SECONDS where many were lost together: that is an outage, and at its end they return all at once.
+`scaling.windowSeconds` replaces all three by one fixed time.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import msgspec
 
 from fairlead.fleet.node_table import AWAY_MS
-from fairlead_operator.autoscaler.history.link_history import LOST_SECONDS
+from fairlead_operator.autoscaler.history.link_history import HERD_SECONDS, LOST_SECONDS
 from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
@@ -70,6 +71,14 @@ def removal_hold(snapshot: Snapshot, *, panic: bool, ordered: bool) -> RemovalHo
     return _unsettled(snapshot) or (None if ordered else _still_needed(snapshot, panic=panic))
 
 
+def hold_of_next(snapshot: Snapshot, gone: int, *, panic: bool, ordered: bool) -> RemovalHold | None:
+    """What forbids to remove one pod more in the same step as `gone` others. Where the number of pods was given from
+    outside, more than one may go only if the remaining ones are not too full."""
+    fleet = replace(snapshot.fleet, replicas=snapshot.fleet.replicas - gone)
+    smaller = replace(snapshot, fleet=fleet)
+    return _too_full(smaller) if ordered else _still_needed(smaller, panic=panic)
+
+
 def _unsettled(snapshot: Snapshot) -> RemovalHold | None:
     fleet, inputs, scaling = snapshot.fleet, snapshot.inputs, snapshot.spec.scaling
     if fleet.queried is not None and fleet.queried.value is None:
@@ -99,7 +108,7 @@ def _unsettled(snapshot: Snapshot) -> RemovalHold | None:
 
 
 def _still_needed(snapshot: Snapshot, *, panic: bool) -> RemovalHold | None:
-    fleet, spec, began = snapshot.fleet, snapshot.spec, snapshot.history.began or 0.0
+    spec, began = snapshot.spec, snapshot.history.began or 0.0
     if panic:
         return RemovalHold(Hold.LINKS_REFUSED, "links are being refused")
     window = spec.scaling.window_seconds
@@ -112,6 +121,11 @@ def _still_needed(snapshot: Snapshot, *, panic: bool) -> RemovalHold | None:
         setting = "" if window is None else f" (windowSeconds is {window})"
         reason = f"the fleet has been watched for only {watched:.0f} s of {watch:g}{setting}"
         return RemovalHold(Hold.WATCHED_BRIEFLY, reason, watch - watched)
+    return _too_full(snapshot)
+
+
+def _too_full(snapshot: Snapshot) -> RemovalHold | None:
+    fleet, spec = snapshot.fleet, snapshot.spec
     limit = spec.target_utilisation / 100 * FILL_AFTER_REMOVAL
     filled = snapshot.inputs.links / ((fleet.replicas - 1) * snapshot.inputs.capacity)
     if filled > limit:
@@ -136,6 +150,11 @@ def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
             "agent that restarts is back"
         )
         return RemovalHold(Hold.RECENT_DEMAND, reason, found[1])
+    outage = snapshot.history.links.outage
+    if outage is not None and (pods := _pods(snapshot, outage.links)) >= snapshot.fleet.replicas:
+        since = snapshot.now - outage.at
+        reason = f"{pod_count(pods)} would be needed if the links return that were lost together {since:.0f} s ago"
+        return RemovalHold(Hold.LOST_LINKS, reason, HERD_SECONDS - since)
     if found := _last_need(snapshot, snapshot.history.links.peaks, LOST_SECONDS, lambda links: _pods(snapshot, links)):
         reason = (
             f"{pod_count(found[0])} would be needed if the links return that were lost within the last "

@@ -1,15 +1,27 @@
-"""Which pod is removed, and the deletion costs that make Kubernetes choose it. Pure.
+"""Which pods are removed in one step, and the deletion costs that make Kubernetes choose them. Pure.
 
-`decision` asks when nothing holds the removal (see `removal_hold`).
+`decision` asks when nothing holds the removal of one pod (see `removal_hold`). In a small fleet one pod goes at a time.
+In a large one that would take hours to follow a day's wave, so more go together, as far as the others have room for
+their links and the budget of moves empties them in time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.removal_hold import hold_of_next
+from fairlead_operator.autoscaler.snapshot import Snapshot
+from fairlead_operator.kube.workload_status import pod_count
+
+STEP_SHARE = 0.05
+"""Share of the pods that may go in one step; one pod may always go. The links of the others then grow by less than the
+difference from which on a rebalance starts, and a wrong number costs no more than that."""
 
 CLOSED_COST = 1_000_000_000
 """By so much a pod on a closed machine is cheaper to remove than another: more than the links and commands of any pod
@@ -22,10 +34,72 @@ Criterion = tuple[Callable[[PodObservation], int], Callable[[PodObservation], st
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """The pod that should be removed, and why it and no other."""
+    """A pod that should be removed, and why it and no other."""
 
     name: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep:
+    """The pods that are removed together."""
+
+    victims: tuple[Victim, ...]
+    bound: str
+    """Why no more go in this step; "" in a fleet that is so small that one pod goes at a time."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(victim.name for victim in self.victims)
+
+    def __str__(self) -> str:
+        first, number = self.victims[0], len(self.victims)
+        if number == 1:
+            text = f"{first.name} should go: {first.reason}"
+        else:
+            others = "another" if number == 2 else f"{number - 1} others"
+            text = f"{pod_count(number)} should go, {first.name} first: {first.reason}; then {others} by the same rules"
+        return f"{text}; no more go at once: {self.bound}" if self.bound else text
+
+
+def removal_step(snapshot: Snapshot, least: int, *, panic: bool, ordered: bool) -> RemovalStep:
+    """The pods to remove now, at least one and so many that `least` pods or more are left. `panic` and `ordered` are
+    those of `removal_hold`, which holds none of them."""
+    fleet, spec = snapshot.fleet, snapshot.spec
+    most = int(fleet.replicas * STEP_SHARE)
+    victims = [choose_victim(fleet)]
+    bound = "" if most <= 1 else _why_no_more(snapshot, victims, least, panic=panic, ordered=ordered)
+    while not bound and len(victims) < most:
+        gone = {victim.name for victim in victims}
+        left = replace(fleet, pods=tuple(pod for pod in fleet.pods if pod.name not in gone))
+        victim = choose_victim(left)
+        bound = _over_budget(fleet, spec, {*gone, victim.name})
+        if not bound:
+            victims.append(victim)
+            bound = _why_no_more(snapshot, victims, least, panic=panic, ordered=ordered)
+    if most > 1 and not bound:
+        bound = f"{STEP_SHARE:.0%} of the pods are the most"
+    return RemovalStep(tuple(victims), bound)
+
+
+def _why_no_more(snapshot: Snapshot, victims: list[Victim], least: int, *, panic: bool, ordered: bool) -> str:
+    """Why the fleet without `victims` cannot do with one pod less, "" if it can."""
+    left = snapshot.fleet.replicas - len(victims)
+    if left <= least:
+        return f"{pod_count(least)} must be left"
+    hold = hold_of_next(snapshot, len(victims), panic=panic, ordered=ordered)
+    return "" if hold is None else hold.reason
+
+
+def _over_budget(fleet: FleetObservation, spec: LinkGatewaySpec, names: Collection[str]) -> str:
+    """Why the pods of these names cannot go together, "" if the others take their links in time: before the next step,
+    and before the last part of their drains, in which they no longer wait for the budget."""
+    seconds = min(spec.scaling.step_down_seconds, spec.drain_seconds - FINAL_SECONDS)
+    staying = replace(fleet, pods=tuple(pod for pod in fleet.pods if pod.name not in names))
+    rate = fleet_move_rate(staying, spec.moves)
+    if sum(pod.links for pod in fleet.pods if pod.name in names) <= rate * seconds:
+        return ""
+    return f"the links of more pods cannot move within {seconds} s at {rate:.4g} per second"
 
 
 def choose_victim(fleet: FleetObservation) -> Victim:
@@ -62,11 +136,9 @@ def choose_victim(fleet: FleetObservation) -> Victim:
     return Victim(victim.name, ", and ".join(reasons) or "all pods are alike")
 
 
-def deletion_costs(fleet: FleetObservation, victim: str = "") -> dict[str, int]:
-    """Deletion cost of each pod; Kubernetes removes the one of the least cost first. That is `victim` if there is one,
-    and otherwise a pod on a closed machine."""
+def deletion_costs(fleet: FleetObservation, victims: Collection[str] = ()) -> dict[str, int]:
+    """Deletion cost of each pod; Kubernetes removes those of the least cost first. These are `victims` if there are
+    any, and otherwise pods on closed machines."""
     costs = {pod.name: pod.removal_cost - CLOSED_COST * (pod.machine.closed != "") for pod in fleet.pods}
-    if victim in costs:
-        others = [cost for name, cost in costs.items() if name != victim]
-        costs[victim] = min([costs[victim], *(cost - 1 for cost in others)])
-    return costs
+    below = min((cost for name, cost in costs.items() if name not in victims), default=0) - 1
+    return {name: min(cost, below) if name in victims else cost for name, cost in costs.items()}

@@ -1,8 +1,8 @@
-"""Carries a decision out on the Deployment, and checks which pod Kubernetes removed for it.
+"""Carries a decision out on the Deployment, and checks which pods Kubernetes removed for it.
 
-Each reconciler has one. More pods are a new replica count. For one pod less, the executor writes the pod deletion
-costs, gives the ReplicaSet controller a moment to see them, and lowers the count by one: that controller chooses the
-pod, and the costs tell it which. The scale is written only onto the Deployment that was read, so that two writers never
+Each reconciler has one. More pods are a new replica count. For fewer pods, the executor writes the pod deletion costs,
+gives the ReplicaSet controller a moment to see them, and lowers the count: that controller chooses the pods, and the
+costs tell it which. The scale is written only onto the Deployment that was read, so that two writers never
 add up.
 """
 
@@ -40,10 +40,10 @@ REMOVAL_TIMEOUT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """A pod that should be the next to terminate, and the pods that existed when that was decided."""
+    """The pods that should be the next to terminate, and those that existed when that was decided."""
 
     at: float
-    victim: str
+    victims: frozenset[str]
     pods: frozenset[str]
 
 
@@ -71,7 +71,7 @@ class ScaleExecutor:
             if decision.action is Action.UP:
                 await write_scale(self._cluster, namespace, name, fleet.replicas, decision.replicas)
             elif decision.action is Action.DOWN:
-                await self._remove_one(decision.victim, fleet, pods, now)
+                await self._remove(decision, fleet, pods, now)
             else:
                 if spec.scaling.mode is Mode.EXTERNAL and fleet.readable:
                     await self._write_costs(pods, deletion_costs(fleet), roughly=True)
@@ -90,27 +90,31 @@ class ScaleExecutor:
         return True
 
     def check_removal(self, fleet: FleetObservation, report: PassReport, now: float) -> None:
-        """Reports when Kubernetes removed another pod than the one that was chosen."""
+        """Reports when Kubernetes removed another pod than those that were chosen."""
         removal = self._removal
         if removal is not None and now - removal.at > REMOVAL_TIMEOUT:
             removal = self._removal = None  # the scale was not written after all, or no pod terminated for it
-        if removal is None or not (removed := pods_removed(removal.pods, fleet)):
+        if removal is None:
             return
-        if removal.victim not in removed:
-            message = f"{removal.victim} should have terminated, but {', '.join(sorted(removed))} did"
+        removed = pods_removed(removal.pods, fleet)
+        missing, others = removal.victims - removed, removed - removal.victims
+        if missing and others:
+            message = f"{_listed(missing)} should have terminated, but {_listed(others)} did"
             report.add_event("WrongPodRemoved", message, warning=True)
             self._metrics.wrong_removals.inc()
-        self._removal = None
+        if others or not missing:
+            self._removal = None
 
     def forget_removal(self) -> None:
         """From now on another pod may terminate for another reason."""
         self._removal = None
 
-    async def _remove_one(self, victim: str, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
-        self._removal = Removal(now, victim, frozenset(pod.name for pod in fleet.pods if not pod.leaving))
-        await self._write_costs(pods, deletion_costs(fleet, victim))
+    async def _remove(self, decision: Decision, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
+        existing = frozenset(pod.name for pod in fleet.pods if not pod.leaving)
+        self._removal = Removal(now, frozenset(decision.victims), existing)
+        await self._write_costs(pods, deletion_costs(fleet, decision.victims))
         await asyncio.sleep(CACHE_DELAY)
-        await write_scale(self._cluster, self._owner.namespace, self._owner.name, fleet.replicas, fleet.replicas - 1)
+        await write_scale(self._cluster, self._owner.namespace, self._owner.name, fleet.replicas, decision.replicas)
 
     async def _write_costs(self, pods: Iterable[Object], costs: Mapping[str, int], *, roughly: bool = False) -> None:
         """Writes the costs that differ. `roughly`: only those that differ by more than a tenth, and not too many."""
@@ -150,6 +154,10 @@ async def write_scale(cluster: Cluster, namespace: str, deployment: str, before:
 def pods_removed(before: frozenset[str], fleet: FleetObservation) -> frozenset[str]:
     """Those of `before` that are terminating or gone."""
     return before - {pod.name for pod in fleet.pods if not pod.leaving}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
 
 
 def _differs(pod: Object, cost: int, *, roughly: bool) -> bool:

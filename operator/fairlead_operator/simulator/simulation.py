@@ -114,6 +114,7 @@ class Simulation:
         self.pods.links -= excess
         self._wait(0, excess)
         self.pods.report(0)
+        self._moves.report(self.pods)
 
     def _change_demand(self, now: int) -> int:
         """Agents that want a link from now on; those that no longer want one are gone when this returns."""
@@ -126,7 +127,10 @@ class Simulation:
             if self._balancer.pins:
                 self._awaited_among(int(leaving[0]))
             self.queue.withdraw(int(leaving[0]))
-        self.pods.links -= draw_without_return(self._rng, self.pods.links, int(leaving[1]))
+        gone = draw_without_return(self._rng, self.pods.links, int(leaving[1]))
+        self.pods.links -= gone
+        if not self._scenario.cut.holds(now):
+            self.pods.left += gone
         return 0
 
     def _lose_links(self, now: int) -> None:
@@ -176,6 +180,7 @@ class Simulation:
         """Heartbeats: what the operator and the budget of moves will know, and what the nodes are told."""
         pods = self.pods
         pods.report(now)
+        self._moves.report(pods)
         if self._policy.drains:
             self._directives.read(self._order.directives, now)
         if now % RECENT_SECONDS == 0:
@@ -185,7 +190,7 @@ class Simulation:
         """What the Deployment does in this second. Returns the links that pods closed at once."""
         if now == self._scenario.rollout_at:
             self.deployment.roll_out()
-        told = self.deployment.reconcile(now, self._order.victim, by_links=self._policy.drains)
+        told = self.deployment.reconcile(now, self._order.victims, by_links=self._policy.drains)
         if self._policy.drains or not len(told):
             return 0
         closed = np.zeros(len(self.pods), np.int64)

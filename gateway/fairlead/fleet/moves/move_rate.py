@@ -20,6 +20,10 @@ stand still."""
 FINAL_SECONDS = 60
 """The last part of a drain, in which a node waits neither for the budget nor for the end of commands."""
 
+LAG_SECONDS = 5
+"""By so much a drain may be behind its even pace before it overdraws the budget: grants come in batches, and the nodes
+that drain take turns."""
+
 
 def spare_accept_rate(accept_rate: float, idle: float, accepting: float, links: int, capacity: int) -> float:
     """New links a second that a node can accept on top of its present work, from its own measurements.
@@ -36,3 +40,9 @@ def move_rate(spare: Iterable[float], most: float) -> float:
     """Moves a second for the whole fleet: half of what the receiving nodes can accept, at most `most`; 0 if no node
     receives. `spare`: the spare accept rate of each receiving node."""
     return min(most, RECEIVED_SHARE * sum(spare))
+
+
+def even_pace(waiting: int, seconds: float, accepted: float) -> float:
+    """Moves a second with which a node that drains has moved `waiting` agents in `seconds`, so that none are left to be
+    moved in a hurry. At most `accepted`: its part of what the receiving nodes can accept, whatever the budget is."""
+    return min(waiting / seconds, accepted) if seconds > 0 else accepted

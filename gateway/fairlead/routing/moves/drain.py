@@ -1,8 +1,10 @@
 """Empties a node that stops: all agents move to other nodes, at the pace that the fleet's budget of moves allows.
 
 The node runs it once, after SIGTERM. Each agent is told to move when the budget grants its move, idle agents first;
-those inside a command wait for its end. Near the deadline of the drain, what is left is paced evenly over the time that
-is left and overdraws the budget: the process ends then, whatever the fleet can take.
+those inside a command wait for its end. The process ends at the deadline of the drain, whatever the budget grants. When
+that is too little, as in a rollout that replaces all nodes at once, the node keeps to an even pace over its whole drain
+and overdraws the budget, as far as the other nodes can accept it: otherwise most agents would move in the last minute.
+Near the deadline, what is left is paced evenly over the time that is left, whatever the others can take.
 
 An agent that moves opens its new link first, so the old one is closed only LEAVE_GRACE after its slot; usually the
 agent has left it by then.
@@ -14,7 +16,7 @@ import asyncio
 from collections import deque
 
 from fairlead.fleet.moves.move_bucket import Grant
-from fairlead.fleet.moves.move_rate import FINAL_SECONDS
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS, LAG_SECONDS, even_pace
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.moves.move_budget import BATCH_SECONDS, MoveBudget
@@ -38,7 +40,8 @@ class NodeDrain:
         """The agents that were told to move and the times of their slots, in the order in which they were told."""
         self._ask_at = 0.0
         self._owed = 0.0
-        """Moves that the deadline requires and that have neither been granted by the budget nor overdrawn it yet."""
+        """Moves that the deadline requires and that have neither been granted by the budget nor overdrawn it yet;
+        negative when more have been granted."""
 
     @property
     def waiting(self) -> int:
@@ -57,7 +60,11 @@ class NodeDrain:
         last_slot = deadline - min(LEAVE_GRACE, self._timeout / 4)
         at = loop.time()
         while len(hub) and (now := loop.time()) < deadline:
-            if now >= final:
+            if now < final:
+                await self._keep_pace(now - at, last_slot - now)
+            else:
+                if at < final:
+                    self._owed = 0.0
                 await self._move_overdue((now - max(at, final)) / max(last_slot - now, STEP))
             if now >= self._ask_at:
                 await self._move_granted(now >= final)
@@ -82,19 +89,32 @@ class NodeDrain:
         for i, session in enumerate(sessions[: grant.moves]):
             self._tell(session, now + grant.delay + i / grant.rate, now)
         self._queue.put_back(sessions[grant.moves :])
-        self._owed = max(0.0, self._owed - grant.moves)
+        self._owed -= grant.moves
         self._ask_at = now + min(ASK_AGAIN, _seconds_of(grant))
+
+    async def _keep_pace(self, elapsed: float, left: float) -> None:
+        """Tell idle agents to move, without waiting for the budget, when its grants fall behind the even pace."""
+        pace = even_pace(len(self._queue), left, self.budget.accepted)
+        self._owed += pace * elapsed
+        overdue = self._owed - pace * LAG_SECONDS
+        if overdue >= 1:
+            await self._overdraw(self._queue.take(int(overdue)))
+            self._owed = min(self._owed, pace * LAG_SECONDS)  # those inside a command wait, and are not owed
 
     async def _move_overdue(self, share: float) -> None:
         """Tell `share` of the agents that wait to move, without waiting for the budget."""
         self._owed += len(self._queue) * min(1.0, share)
-        sessions = self._queue.take(int(self._owed), busy_too=True)
-        if sessions:
-            self._owed -= len(sessions)
-            now = asyncio.get_running_loop().time()
-            for session in sessions:
-                self._tell(session, now, now)
-            await self.budget.overdraw("shutdown", len(sessions))
+        if self._owed >= 1:
+            await self._overdraw(self._queue.take(int(self._owed), busy_too=True))
+
+    async def _overdraw(self, sessions: list[Session]) -> None:
+        if not sessions:
+            return
+        self._owed -= len(sessions)
+        now = asyncio.get_running_loop().time()
+        for session in sessions:
+            self._tell(session, now, now)
+        await self.budget.overdraw("shutdown", len(sessions))
 
     def _tell(self, session: Session, slot: float, now: float) -> None:
         session.announce_drain("shutdown", int(max(0.0, slot - now) * 1000))

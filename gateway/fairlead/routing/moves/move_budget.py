@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.moves.move_bucket import Grant
-from fairlead.fleet.moves.move_rate import move_rate
+from fairlead.fleet.moves.move_rate import RECEIVED_SHARE, move_rate
 from fairlead.fleet.node_table import NodeTable
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
@@ -47,6 +47,9 @@ class MoveBudget:
         """Moves a second of the whole fleet, as far as this node knows; 0 before it has asked."""
         self.alone = False
         """True if no other node serves: agents that leave this one cannot connect elsewhere."""
+        self.accepted = 0.0
+        """Moves a second that the other nodes can accept from this one, its equal part while several drain. Neither the
+        operator nor a setting caps it."""
         self._own_rate = 0.0
         self._nodes = 1
         self._read_at = float("-inf")
@@ -111,6 +114,8 @@ class MoveBudget:
         serving = [row for row in living if row.state == "serving"]
         self.alone = not serving
         self._nodes = 1 + len(living)
+        draining = 1 + sum(row.state == "draining" for row in living)
         spare = [row.spare_accept_rate for row in serving]
+        self.accepted = RECEIVED_SHARE * sum(spare) / draining
         # If no node serves, nobody can be overloaded: the fleet as a whole stops, or this node is all there is.
         self._own_rate = move_rate(spare, self._most) if serving else self._most

@@ -96,6 +96,8 @@ def _times(history: History) -> Iterator[float]:
     yield from (report.at for report in links.reports)
     yield from (at for _, at in history.starts.starting)
     yield links.observed_at
+    if links.outage is not None:
+        yield links.outage.at
     yield history.signals.observed_at or 0.0
     if rebalance.run is not None:
         yield from (rebalance.run.began, rebalance.run.round_began)

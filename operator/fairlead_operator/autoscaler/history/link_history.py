@@ -18,6 +18,12 @@ REMEMBERED = 120.0
 LOST_SECONDS = 600.0
 """Seconds for which no pod is removed that lost links would need if they came back: a machine, a network or a zone that
 fails is often repaired within them."""
+HERD_SECONDS = 3600.0
+"""Seconds for which links that were lost together are expected back, all at once: after as long, most outages of a
+network or a region are over."""
+HERD_SHARE = 0.1
+"""Share of the links whose loss within REMEMBERED is an outage. Fewer are lost every day: machines restart, laptops
+sleep, a pod dies."""
 SMOOTHING = 30.0
 """Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
 
@@ -34,6 +40,15 @@ class PodLinks:
     links: int
     refused: int
     left: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Many links were lost together and are not back."""
+
+    at: float
+    links: int
+    """Those before it, without the ones whose agents have left on purpose since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +69,7 @@ class LinkHistory:
     rejecting_since: float | None = None
     peaks: TimedMaxima = ()
     """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
+    outage: Outage | None = None
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
     """Links of each fresh pod when the first of the pods that are now silent fell silent."""
@@ -65,8 +81,8 @@ class LinkHistory:
 
     @property
     def growing_seconds(self) -> float:
-        """For how long the growth that goes on has been seen."""
-        if self.growing_since is None or self.grew_at is None:
+        """For how long the growth that goes on has been seen. Links that return after an outage are no growth."""
+        if self.growing_since is None or self.grew_at is None or self.outage is not None:
             return 0.0
         return self.grew_at - self.growing_since
 
@@ -86,7 +102,9 @@ class LinkHistory:
             reports=self._reports(fleet, now),
         )
         seconds = now - self.observed_at
-        return counted._with_rates(fleet, self, seconds) if self.reports and seconds > 0 else counted
+        if self.reports and seconds > 0:
+            counted = counted._with_rates(fleet, self, seconds)
+        return replace(counted, outage=counted._outage(self.outage, left))
 
     def _with_rates(self, fleet: FleetObservation, before: LinkHistory, seconds: float) -> LinkHistory:
         then = {report.pod: report.refused for report in before.reports}
@@ -99,6 +117,18 @@ class LinkHistory:
             rejects=before.rejects + weight * (refused / seconds - before.rejects),
             rejecting_since=None if not refused else self.observed_at if since is None else since,
         )
+
+    def _outage(self, before: Outage | None, left: int) -> Outage | None:
+        """The outage that lasts, `left` agents having left on purpose since the last look. It ends when the links are
+        back and grow no longer, or when they are so many that they cannot all have been lost; it is given up after
+        HERD_SECONDS."""
+        if before is None:
+            lost = self.links - self.live
+            return Outage(self.observed_at, self.links) if lost > HERD_SHARE * self.links else None
+        links = max(0, before.links - left)
+        back = self.live >= (1 - HERD_SHARE) * links and self.growing_since is None
+        over = back or self.live > (1 + HERD_SHARE) * links or self.observed_at - before.at >= HERD_SECONDS
+        return None if over else Outage(before.at, links)
 
     def _with_growth(self, before: LinkHistory) -> LinkHistory:
         """This history with the time for which the links have grown. Between two reports of a node they do not, so the

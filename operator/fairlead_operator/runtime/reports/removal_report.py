@@ -26,7 +26,7 @@ def report_removal(decision: Decision, spec: LinkGatewaySpec, report: PassReport
     hold = decision.hold
     before = report.before.decision.removal if report.before.decision is not None else RemovalStatus()
     if hold is None:
-        report.conditions.set("RemovalHeld", False, "Removing", f"a pod is removed: {decision.reason}")
+        report.conditions.set("RemovalHeld", False, "Removing", decision.reason)
         return RemovalStatus()
     until = None if hold.seconds is None else _until(report.timestamp, hold.seconds)
     if until is not None and before.until is not None and before.held_by == hold.by and _near(until, before.until):

@@ -7,6 +7,7 @@ ready for minReadySeconds; those that are unready go first. A pod that terminate
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,8 +72,8 @@ class ModelDeployment:
         self.revision += 1
         self._rolling_out = True
 
-    def reconcile(self, now: int, victim: str, *, by_links: bool) -> Counts:
-        """Creates and removes pods. `victim` goes first of those that are ready; then any, or with `by_links` (the pods
+    def reconcile(self, now: int, victims: Collection[str], *, by_links: bool) -> Counts:
+        """Creates and removes pods. `victims` go first of those that are ready; then any, or with `by_links` (the pods
         have deletion costs) those with the fewest links. Returns the rows of the pods that begin to leave."""
         pods = self._pods
         number = len(pods) - int(np.count_nonzero(pods.leaving))
@@ -80,7 +81,7 @@ class ModelDeployment:
             if number < self.replicas:
                 self._create(now, self.replicas - number)
             elif number > self.replicas:
-                return self._remove(now, pods.staying, number - self.replicas, victim, by_links=by_links)
+                return self._remove(now, pods.staying, number - self.replicas, victims, by_links=by_links)
             return NOBODY
         staying = pods.staying
         old = staying & (pods.revision != self.revision)
@@ -88,9 +89,9 @@ class ModelDeployment:
         create = min(self.replicas - int((staying & ~old).sum()), self.replicas + surge - number)
         if create > 0:
             self._create(now, create)
-        return self._remove_old(now, self.replicas - unavailable, victim, by_links=by_links)
+        return self._remove_old(now, self.replicas - unavailable, victims, by_links=by_links)
 
-    def _remove_old(self, now: int, least: int, victim: str, *, by_links: bool) -> Counts:
+    def _remove_old(self, now: int, least: int, victims: Collection[str], *, by_links: bool) -> Counts:
         """As `reconcileOldReplicaSets` of Kubernetes: no old pod goes in place of a new one that is not available yet,
         those that are not available go first, and `least` pods stay available."""
         pods = self._pods
@@ -102,8 +103,8 @@ class ModelDeployment:
         ready = max(0, min(most - unready, int(available.sum()) - least, int((old & available).sum())))
         return np.concatenate(
             [
-                self._remove(now, old & ~available, unready, victim, by_links=by_links),
-                self._remove(now, old & available, ready, victim, by_links=by_links),
+                self._remove(now, old & ~available, unready, victims, by_links=by_links),
+                self._remove(now, old & available, ready, victims, by_links=by_links),
             ]
         )
 
@@ -124,13 +125,13 @@ class ModelDeployment:
             self._stuck = NOWHERE
         self._pods.add(started_at, self.revision)
 
-    def _remove(self, now: int, candidates: Flags, number: int, victim: str, *, by_links: bool) -> Counts:
+    def _remove(self, now: int, candidates: Flags, number: int, victims: Collection[str], *, by_links: bool) -> Counts:
         if not number:
             return NOBODY
         pods = self._pods
         at = np.flatnonzero(candidates)
         last = pods.reported_links[at] if by_links else self._rng.permutation(len(at))
-        named = np.array([pods.names[i] != victim for i in at])
+        named = np.array([pods.names[i] not in victims for i in at])
         chosen: Counts = at[np.lexsort((last, named, pods.ready[at]))[:number]]  # Kubernetes removes unready pods first
         pods.leave(chosen, now)
         return chosen

@@ -14,8 +14,9 @@ BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
 COLUMNS = (
     "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target", "enough",
-    "has_enough", "excluded", "started", "ready", "leaving", "serving", "tokens", "accepted", "moved", "recent",
-    "reported_links", "reported_refused", "reported_moved", "reported_accepting", "reported_at",
+    "has_enough", "excluded", "started", "ready", "leaving", "serving", "tokens", "accepted", "moved", "left", "owed",
+    "recent", "reported_links", "reported_refused", "reported_moved", "reported_left", "reported_accepting",
+    "reported_spare", "reported_at",
 )  # fmt: skip
 HEARTBEAT_SECONDS = 5
 """A node writes its row so often, and reads what the operator has told it."""
@@ -66,13 +67,20 @@ class PodTable:
         """Links that it has accepted since its last report."""
         self.moved: Counts = np.zeros(0, np.int64)
         """Agents that a rebalance has made it move."""
+        self.left: Counts = np.zeros(0, np.int64)
+        """Agents that have said goodbye."""
+        self.owed: Shares = np.zeros(0, np.float64)
+        """While it leaves: moves that its even pace requires and the budget has not granted."""
         self.recent: Counts = np.zeros((0, RECENT_MOVES), np.int64)
         """Of its agents, those that a rebalance has moved here in each part of the last hour."""
         self.reported_links: Counts = np.zeros(0, np.int64)
         self.reported_refused: Counts = np.zeros(0, np.int64)
         self.reported_moved: Counts = np.zeros(0, np.int64)
+        self.reported_left: Counts = np.zeros(0, np.int64)
         self.reported_accepting: Shares = np.zeros(0, np.float64)
         """Links that it accepted per second before its last report."""
+        self.reported_spare: Shares = np.zeros(0, np.float64)
+        """Links per second that it can accept besides its present work."""
         self.reported_at: Counts = np.zeros(0, np.int64)
         """Second of its last report, NEVER before the first."""
 
@@ -128,6 +136,7 @@ class PodTable:
         np.copyto(self.reported_links, self.links, where=self.started)
         np.copyto(self.reported_refused, self.refused, where=self.started)
         np.copyto(self.reported_moved, self.moved, where=self.started)
+        np.copyto(self.reported_left, self.left, where=self.started)
         self.reported_accepting = self.accepted / HEARTBEAT_SECONDS
         self.accepted = np.zeros(len(self), np.int64)
         self.reported_at[self.started] = now

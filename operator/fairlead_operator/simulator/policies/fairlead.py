@@ -47,7 +47,7 @@ class FairleadPolicy(ScalingPolicy):
         self.rebalance, self._history = plan, plan.history
         self._rollout = self._rollout.observe(fleet, now)
         self.direction = direct_links(fleet, decision.inputs, self._rollout, self._spec, now)
-        return ScaleOrder(decision.replicas, decision.victim, self._written(view))
+        return ScaleOrder(decision.replicas, decision.victims, self._written(view))
 
     def _written(self, view: FleetView) -> Directives:
         """What is in Redis after this pass. While Redis cannot be read, that is what is left there until it expires."""
@@ -73,6 +73,8 @@ class FairleadPolicy(ScalingPolicy):
             pods.reported_links.tolist(),
             pods.reported_refused.tolist(),
             pods.reported_moved.tolist(),
+            pods.reported_left.tolist(),
+            pods.reported_spare.tolist(),
             pods.revision.tolist(),
             strict=True,
         )
@@ -89,9 +91,24 @@ class FairleadPolicy(ScalingPolicy):
                 capacity=capacity if reported_at != NEVER else 0,
                 refused=refused,
                 moved=moved,
+                left=left,
+                spare_accept_rate=spare,
                 revision=str(revision),
             )
-            for name, started, excluded, ready_at, leaving, reported_at, links, refused, moved, revision in columns
+            for (
+                name,
+                started,
+                excluded,
+                ready_at,
+                leaving,
+                reported_at,
+                links,
+                refused,
+                moved,
+                left,
+                spare,
+                revision,
+            ) in columns
         )
         return FleetObservation(
             view.replicas,

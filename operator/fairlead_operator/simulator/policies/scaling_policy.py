@@ -39,8 +39,8 @@ class FleetView:
 @dataclass(frozen=True, slots=True)
 class ScaleOrder:
     replicas: int
-    victim: str = ""
-    """The pod that goes first, "" for any."""
+    victims: tuple[str, ...] = ()
+    """The pods that go first; any, if there are none."""
     directives: Directives = NO_DIRECTIVES
 
 

@@ -36,6 +36,8 @@ class Scenario:
     """The first pod that is created in this span is not ready before its end."""
     unreadable: Span = NOWHERE
     """Neither Redis nor a metrics server answers the autoscaler."""
+    cut: Span = NOWHERE
+    """The agents that go meanwhile cannot reach the gateway: they do not say goodbye, as those do that are stopped."""
     crash_at: int | None = None
     crashed: float = 0.0
     """Share of the pods that die at `crash_at`."""

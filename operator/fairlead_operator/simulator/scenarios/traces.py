@@ -49,6 +49,7 @@ def region(agents: int, seconds: int) -> Scenario:
         "region",
         "at the peak 30 % of the agents are cut off for 20 minutes, and return within one",
         np.rint(demand * present).astype(np.int64),
+        cut=Span(cut - 1, cut),
     )
 
 
