@@ -90,6 +90,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 	$(PY) -m bench.moves
+	$(PY) -m bench.rebalance
 	$(PY) -m bench.simulator --trace day --agents 1e6 1e7 --minutes 5
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources

@@ -129,23 +129,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def tls_redis(own_valkey: EmbeddedValkey, certificate: Path) -> AsyncIterator[str]:
     """`own_valkey` behind TLS: its URL."""
-    plain = urlsplit(own_valkey.url)
+    from support.streams import copy_stream  # after its assertions were registered for rewriting
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            pass
-        writer.close()
+    plain = urlsplit(own_valkey.url)
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if plain.scheme == "unix":
             inner = await asyncio.open_unix_connection(plain.path)
         else:
             inner = await asyncio.open_connection(plain.hostname, plain.port)
-        await asyncio.gather(pump(reader, inner[1]), pump(inner[0], writer))
+        await asyncio.gather(copy_stream(reader, inner[1]), copy_stream(inner[0], writer))
 
     context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)

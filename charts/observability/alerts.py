@@ -190,6 +190,10 @@ ALERTS = (
     Alert("FairleadCanaryFailed", "warning", "0m",
           f'sum {BY} (increase(fairlead_operator_canaries_total{{outcome="Failed"}}[30m])) > 0',
           f"{WHERE}: a new pod template served worse than the accepted one and was withdrawn"),
+    # The Job of an upgrade writes the CRDs before the operator is replaced, so this does not pass by itself.
+    Alert("FairleadCrdsOutdated", "warning", "10m",
+          f'min {BY} (fairlead_operator_condition{{condition="CrdsUpToDate"}}) == 0',
+          f"{WHERE}: the CRDs are older than the operator, so the API server drops new fields without an error"),
     Alert("FairleadReconcileFailing", "warning", "10m",
           "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
           "The operator fails to reconcile LinkGateways: {{ $labels.reason }}"),

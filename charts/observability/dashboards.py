@@ -231,12 +231,22 @@ AUTOSCALING = Dashboard(
             )),
             Panel("Conditions", "short", "1 while the condition is True; kubectl describe shows the reason.",
                   (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
+            Panel("Removal held", "short",
+                  "1 while this keeps a pod that is not needed from being removed; kubectl describe says why.",
+                  (Query(of_leader("removal_held", "namespace, gateway, by"), "{{gateway}} {{by}}"),)),
             Panel("New links directed", "short", "1 while a rollout directs all new links to the new pods.",
                   (Query(of_leader("new_links_directed"), "{{gateway}}"),)),
             Panel("Wrong removals", "short", "Scale-downs that removed another pod than the operator had chosen.", (
                 Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
                       "{{gateway}}"),
             )),
+        )),
+        Row("Mode DryRun", (
+            Panel("Other autoscalers", "short",
+                  "Mode DryRun: pods that an HPA and KEDA would set on the same reports.", (
+                Query(of_leader("rule_replicas"), "{{gateway}} fairlead"),
+                Query(of_leader("compared_replicas", "namespace, gateway, autoscaler"), "{{gateway}} {{autoscaler}}"),
+            ), width=24),
         )),
         Row("Canary", (
             Panel("Canary", "short", "1 while a new pod template is compared with the accepted one.",

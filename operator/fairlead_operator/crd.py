@@ -1,29 +1,25 @@
 """Prints the CustomResourceDefinitions, whose schemas are those of the Structs in `api`.
 
-    python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ contain; a test compares them
-    python -m fairlead_operator.crd --apply    applies them to the cluster, server-side, as the chart's upgrade job does
-
-Kubernetes' structural schemas have no references and no alternatives, so references are inlined and `null` is dropped.
+python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ contain; a test compares them
+python -m fairlead_operator.crd --apply    applies them to the cluster, server-side, as the chart's upgrade job does
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-import msgspec
 import yaml
 
 from fairlead_operator.api import gateway_spec, link_operation
 from fairlead_operator.api.field_types import ApiStruct
 from fairlead_operator.api.gateway_spec import GROUP, VERSION, LinkGatewaySpec
 from fairlead_operator.api.gateway_status import LinkGatewayStatus
-from fairlead_operator.api.link_operation import OPERATION_RULES, LinkOperationSpec, LinkOperationStatus
-from fairlead_operator.api.validation import GATEWAY_RULES, ValidationRule
+from fairlead_operator.api.link_operation import LinkOperationSpec, LinkOperationStatus
+from fairlead_operator.api.structural_schema import Schema, schema, validation
+from fairlead_operator.api.validation import ValidationRule
 
-Schema = dict[str, Any]
 FIELD_MANAGER = "helm"
 """Helm 4 applies the files of crds/ under this name at each install, and refuses fields that another manager has
 changed."""
@@ -71,7 +67,7 @@ def gateway_crd() -> Schema:
         "description": "A fleet of gateway pods that is scaled by the links of its agents.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [_validation(rule) for rule in NAME_RULES],
+        "x-kubernetes-validations": [validation(rule) for rule in NAME_RULES],
         "properties": _properties(LinkGatewaySpec, LinkGatewayStatus),
     }
     scale = {
@@ -143,62 +139,6 @@ def _properties(spec: type[ApiStruct], status: type[ApiStruct]) -> Schema:
         "spec": schema(spec),
         "status": schema(status, defaults=False),
     }
-
-
-def schema(struct: type[ApiStruct], *, defaults: bool = True) -> Schema:
-    """`struct` as a structural schema. A status has no defaults: what was not written is not known."""
-    (top,), components = msgspec.json.schema_components([struct])
-    rules = {one.__name__: found for one, found in (*GATEWAY_RULES.items(), *OPERATION_RULES.items())}
-    return _inline(top, components, rules, defaults)
-
-
-def _inline(
-    node: Mapping[str, Any],
-    components: Mapping[str, Schema],
-    rules: Mapping[str, tuple[ValidationRule, ...]],
-    defaults: bool,
-) -> Schema:
-    def inline(inner: Mapping[str, Any]) -> Schema:
-        return _inline(inner, components, rules, defaults)
-
-    node = dict(node)
-    if "anyOf" in node:  # of a field that may be absent: Kubernetes has no null
-        (kept,) = (one for one in node.pop("anyOf") if one != {"type": "null"})
-        return inline({**kept, **{k: v for k, v in node.items() if not (k == "default" and v is None)}})
-    out: Schema = {"type": "string"} if "enum" in node else {}
-    if "$ref" in node:
-        name = node.pop("$ref").rpartition("/")[2]
-        out = inline(components[name])
-        if name in rules:
-            out["x-kubernetes-validations"] = [_validation(rule) for rule in rules[name]]
-    for key, value in node.items():
-        if key == "title" or (key == "required" and not value):
-            continue
-        if key == "default":
-            if defaults:
-                # In full, though {} would be filled with the defaults inside: CEL is evaluated before that.
-                out[key] = _without_null(value) if "properties" in out else value
-        elif key == "properties":
-            out[key] = {name: inline(inner) for name, inner in value.items()}
-        elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
-            out[key] = inline(value)
-        else:
-            out[key] = value
-    if out.get("x-kubernetes-preserve-unknown-fields"):
-        out.pop("additionalProperties", None)  # the API server refuses both at once
-    return out
-
-
-def _without_null(value: Any) -> Any:
-    """A default as Kubernetes accepts it, without the fields that are null."""
-    if isinstance(value, dict):
-        return {name: _without_null(inner) for name, inner in value.items() if inner is not None}
-    return value
-
-
-def _validation(rule: ValidationRule) -> Schema:
-    expression = {"messageExpression": rule.message_expression} if rule.message_expression else {}
-    return {"rule": rule.rule, "message": rule.message, **expression}
 
 
 def main() -> int:

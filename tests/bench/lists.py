@@ -137,7 +137,7 @@ def _get(gateway: BenchGateway, path: str) -> dict[str, Any]:
 
 def _linked(gateway: BenchGateway) -> bool:
     try:
-        return _get(gateway, "/v1/agents/real")["state"] == "online"
+        return bool(_get(gateway, "/v1/agents/real")["state"] == "online")
     except urllib.error.HTTPError:
         return False
 
@@ -157,7 +157,7 @@ def listers(count: int, gateway: BenchGateway, codes: dict[str, int]) -> Iterato
 
 async def phase(count: int, gateway: BenchGateway) -> Phase:
     codes: dict[str, int] = {}
-    commands = SteadyCommands(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN, "real", "hello", RATE)
+    commands = SteadyCommands(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN, ["real"], "hello", RATE)
     with listers(count, gateway, codes):
         async with commands:
             await asyncio.sleep(SECONDS)

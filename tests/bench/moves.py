@@ -112,7 +112,7 @@ async def move(world: World, rate: float) -> list[Outcome]:
     if leaving is None:
         raise SystemExit("the agent has no link between two moves")
     staying = next(node for node in world.nodes if node is not leaving)
-    async with SteadyCommands(staying.api, DEVELOPMENT_PLATFORM_TOKEN, "mover", "echo", rate) as commands:
+    async with SteadyCommands(staying.api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate) as commands:
         await asyncio.sleep(2 * AROUND)
         began = time.monotonic()
         leaving.signal(signal.SIGTERM)
@@ -136,7 +136,7 @@ async def run(moves: int, rate: float, quiet: float, out: Path | None) -> None:
                 await world.start()
                 say(f"{quiet:g} s without a move, {rate:g} commands a second")
                 async with SteadyCommands(
-                    world.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, "mover", "echo", rate
+                    world.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate
                 ) as still:
                     await asyncio.sleep(quiet)
                 phases = {"no move": figures(still.outcomes)}

@@ -93,3 +93,18 @@ def test_the_simulators_cost_at_a_tiny_scale(tmp_path: Path) -> None:
     figures = json.loads(out.read_text())
     assert [run["policy"] for run in figures] == ["fairlead", "hpa", "keda", "agones"]
     assert all(run["seconds"] == 60 and run["most_pods"] >= 2 and run["cpu_per_day_s"] > 0 for run in figures)
+
+
+def test_two_nodes_that_join_get_their_share_at_a_tiny_scale(tmp_path: Path) -> None:
+    """The operator waits for half a minute before links move, and load balancers for ten seconds."""
+    out = tmp_path / "figures.json"
+    load = ("--agents=200", "--rate=10", "--probe-rate=2", "--quiet=1", "--period=2")
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.rebalance", *load, f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert (figures["agents"], sum(figures["links"]), len(figures["links"])) == (200, 200, 4)
+    assert (figures["lost"], figures["twice"]) == (0, 0)
+    assert figures["moves"] > 0 < figures["probes"] < figures["commands"]

@@ -1,6 +1,6 @@
 """Real servers on 127.0.0.1:0, and clients that connect to them.
 
-`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `gate` is a listener on each of
+`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `listeners` is a listener on each of
 them. `dial` opens raw clients. `support.carrier` defines their types and the listeners.
 """
 
@@ -23,10 +23,13 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.attach import attach
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.reading.account import ReadBudget
+from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
 from support.carrier.raw_client import TIMEOUT, RawClient
+from support.carrier.scheduled_listeners import Listen, ScheduledListeners
 from support.carrier.servers import AttachedApp, Dial, Serve
 
 CLOSE_TIMEOUT = 0.3
@@ -154,7 +157,7 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", params=["ours", "foreign"])
-async def gate(
+async def listeners(
     request: pytest.FixtureRequest,
     attached_app: AttachedApp,
     serve: Serve,
@@ -204,3 +207,16 @@ def no_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
     loud = [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
     assert loud == []
+
+
+@pytest.fixture
+def listen(serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel) -> Listen:
+    async def start(budget: ReadBudget, max_message: int = 1 << 20, close_timeout: float = 5.0) -> ScheduledListeners:
+        listeners = ScheduledListeners(0, ReadScheduler(budget))
+        context = ConnectionContext(
+            timer_wheel, max_message, close_timeout=close_timeout, read_scheduler=listeners.read_scheduler
+        )
+        listeners.port = await serve(attached_app(listeners), context=context)
+        return listeners
+
+    return start

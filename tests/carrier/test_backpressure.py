@@ -55,10 +55,10 @@ async def drain(sock: socket.socket, enough: int = 1 << 40, seconds: float = 20.
     return total
 
 
-async def test_a_slow_reader_overflows_and_is_closed(gate: ListenerFactory, until: Until) -> None:
-    sock = await slow_reader(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.open_connection
+async def test_a_slow_reader_overflows_and_is_closed(listeners: ListenerFactory, until: Until) -> None:
+    sock = await slow_reader(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listener, connection = listeners.last, listeners.last.open_connection
     message, sent = bytes(16 << 10), 0
     async with asyncio.timeout(20):
         while not connection.closing:
@@ -67,23 +67,23 @@ async def test_a_slow_reader_overflows_and_is_closed(gate: ListenerFactory, unti
             await asyncio.sleep(0)
     assert listener.overflows == 1
     assert connection.congested
-    assert connection.buffered() <= gate.limit + 2 * len(message) + 1024, "bounded, whatever is sent"
+    assert connection.buffered() <= listeners.limit + 2 * len(message) + 1024, "bounded, whatever is sent"
     await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1013
     with sock:
         assert await drain(sock) < sent
 
 
-async def test_a_listener_may_choose_how_an_overflow_ends(gate: ListenerFactory, until: Until) -> None:
+async def test_a_listener_may_choose_how_an_overflow_ends(listeners: ListenerFactory, until: Until) -> None:
     class Strict(RecordingListener):
         def on_overflow(self, connection: Connection) -> None:
             super().on_overflow(connection)
             connection.close(4408, "slow reader")
 
-    gate.make = Strict
-    sock = await slow_reader(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.open_connection
+    listeners.make = Strict
+    sock = await slow_reader(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listener, connection = listeners.last, listeners.last.open_connection
     async with asyncio.timeout(20):
         while not connection.closing:
             connection.send(bytes(16 << 10))
@@ -94,12 +94,12 @@ async def test_a_listener_may_choose_how_an_overflow_ends(gate: ListenerFactory,
 
 
 async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(
-    gate: ListenerFactory, until: Until
+    listeners: ListenerFactory, until: Until
 ) -> None:
     """A sender that stops at `congested` and goes on at `on_writable` never overflows and loses nothing."""
-    sock = await slow_reader(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.open_connection
+    sock = await slow_reader(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listener, connection = listeners.last, listeners.last.open_connection
     message, sent = bytes(8 << 10), 0
     async with asyncio.timeout(20):
         while not connection.congested:
@@ -117,18 +117,18 @@ async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(
     sock.close()
 
 
-async def test_one_message_may_be_larger_than_the_buffer(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    gate.last.open_connection.send(bytes(5 * gate.limit))
-    assert await raw.frame() == (FIN | BINARY, bytes(5 * gate.limit))
-    assert gate.last.overflows == 0
+async def test_one_message_may_be_larger_than_the_buffer(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listeners.last.open_connection.send(bytes(5 * listeners.limit))
+    assert await raw.frame() == (FIN | BINARY, bytes(5 * listeners.limit))
+    assert listeners.last.overflows == 0
 
 
-async def test_paused_reading_makes_the_peer_wait(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    listener = gate.last
+async def test_paused_reading_makes_the_peer_wait(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listener = listeners.last
     listener.open_connection.pause_reading()
     listener.open_connection.pause_reading()
     frame = raw.encode(FIN | BINARY, bytes(64 << 10), bytes(4))

@@ -1,6 +1,6 @@
 """What a listener is told and what it can do, the same on every carrier: open, messages, close, failures.
 
-`gate` runs the listener on our carrier and on a stock uvicorn, where `attach` falls back to an ASGI loop with the
+`listeners` runs the listener on our carrier and on a stock uvicorn, where `attach` falls back to an ASGI loop with the
 framing of that server. The peer is the raw client, which misbehaves where a test wants it to.
 """
 
@@ -27,26 +27,26 @@ TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 async def test_a_listener_is_told_of_open_messages_and_close(
-    gate: ListenerFactory, dial: Dial, until: Until, no_errors: None
+    listeners: ListenerFactory, dial: Dial, until: Until, no_errors: None
 ) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.opened)
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.opened)
     raw.send(FIN | BINARY, b"bytes")
     raw.send(FIN | TEXT, "tëxt".encode())
     raw.send(FIN | BINARY)
     raw.send(FIN | TEXT)
     raw.send(FIN | CLOSE, (4002).to_bytes(2, "big") + b"age")
-    await until(lambda: gate.last.closed)
-    assert gate.last.messages == [b"bytes", "tëxt", b"", ""]
-    assert gate.last.closed == [(4002, "age")]
-    assert (gate.last.opened, gate.last.silences, gate.last.overflows) == (1, [], 0)
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.messages == [b"bytes", "tëxt", b"", ""]
+    assert listeners.last.closed == [(4002, "age")]
+    assert (listeners.last.opened, listeners.last.silences, listeners.last.overflows) == (1, [], 0)
     assert (await raw.expect_frame())[0] == FIN | CLOSE
 
 
-async def test_send_and_prepared_frames(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.open_connection
+async def test_send_and_prepared_frames(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    connection = listeners.last.open_connection
     connection.send(b"bytes")
     connection.send("tëxt")
     connection.write(frames.encode(FIN | BINARY, b"for many"))
@@ -61,10 +61,10 @@ async def test_send_and_prepared_frames(gate: ListenerFactory, dial: Dial, until
     assert not connection.closing
 
 
-async def test_our_close_reports_the_code_that_was_sent(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.open_connection
+async def test_our_close_reports_the_code_that_was_sent(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    connection = listeners.last.open_connection
     connection.close(4001, "move on")
     connection.close(4999, "the first close counts")
     connection.send(b"dropped")
@@ -72,70 +72,70 @@ async def test_our_close_reports_the_code_that_was_sent(gate: ListenerFactory, d
     assert await raw.frame() == (FIN | CLOSE, (4001).to_bytes(2, "big") + b"move on")
     raw.send(FIN | CLOSE, (1000).to_bytes(2, "big"))
     assert await raw.frame() is None
-    await until(lambda: gate.last.closed)
-    assert gate.last.closed == [(4001, "move on")]
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.closed == [(4001, "move on")]
     connection.send(b"too late is no error")
     connection.close()
     connection.abort()
 
 
-async def test_messages_after_our_close_are_not_delivered(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    gate.last.open_connection.close(4000)
+async def test_messages_after_our_close_are_not_delivered(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listeners.last.open_connection.close(4000)
     raw.send(FIN | BINARY, b"crossed the close")
     raw.send(FIN | CLOSE, (4000).to_bytes(2, "big"))
-    await until(lambda: gate.last.closed)
-    assert gate.last.messages == []
-    assert gate.last.closed == [(4000, "")]
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.messages == []
+    assert listeners.last.closed == [(4000, "")]
 
 
 @pytest.mark.parametrize("reason", ["x" * 500, "€" * 60, "ab" + "\U0001f600" * 40])
 async def test_long_reasons_are_cut_between_characters(
-    gate: ListenerFactory, dial: Dial, until: Until, reason: str
+    listeners: ListenerFactory, dial: Dial, until: Until, reason: str
 ) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    gate.last.open_connection.close(4000, reason)
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listeners.last.open_connection.close(4000, reason)
     first, payload = await raw.expect_frame()
     assert first == FIN | CLOSE
     assert 118 <= len(payload) - 2 <= 123
     assert reason.startswith(payload[2:].decode())
 
 
-async def test_a_lost_peer_is_1006(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
+async def test_a_lost_peer_is_1006(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
     raw.writer.get_extra_info("socket").setsockopt(
         socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
     )
     raw.writer.transport.abort()
-    await until(lambda: gate.last.closed)
-    assert gate.last.closed[0][0] in (1005, 1006)
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.closed[0][0] in (1005, 1006)
 
 
-async def test_abort_closes_at_once(gate: ListenerFactory, dial: Dial, until: Until) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.open_connection
+async def test_abort_closes_at_once(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    connection = listeners.last.open_connection
     connection.abort()
     assert connection.closing
-    await until(lambda: gate.last.closed)
-    assert gate.last.closed == [(1006, "")]
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.closed == [(1006, "")]
     received = await raw.frames()
     assert BINARY not in [first & 15 for first, _ in received]
 
 
 async def test_a_peer_that_never_answers_a_close_is_disconnected(
-    gate: ListenerFactory, dial: Dial, until: Until, ours: bool
+    listeners: ListenerFactory, dial: Dial, until: Until, ours: bool
 ) -> None:
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
     began = asyncio.get_running_loop().time()
-    gate.last.open_connection.close(4000, "no answer")
+    listeners.last.open_connection.close(4000, "no answer")
     assert await raw.frame() == (FIN | CLOSE, (4000).to_bytes(2, "big") + b"no answer")
-    await until(lambda: gate.last.closed)
-    assert gate.last.closed == [(4000, "no answer")]
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.closed == [(4000, "no answer")]
     if ours:  # a foreign server has its own patience
         took = asyncio.get_running_loop().time() - began
         assert 0.25 < took < 4.5, "the default is 5 s"
@@ -144,7 +144,7 @@ async def test_a_peer_that_never_answers_a_close_is_disconnected(
 
 @pytest.mark.parametrize("hook", ["on_open", "on_message"])
 async def test_an_exception_in_a_listener_closes_with_1011(
-    gate: ListenerFactory, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(RecordingListener):
         pass
@@ -153,26 +153,26 @@ async def test_an_exception_in_a_listener_closes_with_1011(
         raise RuntimeError("on purpose")
 
     setattr(Broken, hook, fail)
-    gate.make = Broken
-    raw = await dial(gate.port)
+    listeners.make = Broken
+    raw = await dial(listeners.port)
     raw.send(FIN | BINARY, b"x")
     first, payload = await raw.expect_frame()
     assert (first, payload[:2]) == (FIN | CLOSE, (1011).to_bytes(2, "big"))
     raw.send(FIN | CLOSE, payload[:2])
-    await until(lambda: gate.last.closed)
-    assert gate.last.closed[0][0] == 1011
+    await until(lambda: listeners.last.closed)
+    assert listeners.last.closed[0][0] == 1011
     assert "listener failed" in caplog.text
 
 
 async def test_an_exception_in_on_close_is_logged(
-    gate: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(RecordingListener):
         def on_close(self, connection: object, code: int, reason: str) -> None:
             raise RuntimeError("on purpose")
 
-    gate.make = Broken
-    raw = await dial(gate.port)
+    listeners.make = Broken
+    raw = await dial(listeners.port)
     raw.send(FIN | CLOSE, (1000).to_bytes(2, "big"))
     await until(lambda: "listener failed in on_close" in caplog.text)
 
@@ -198,13 +198,13 @@ async def test_uvicorns_shutdown_closes_with_1012(
 
 
 async def test_nothing_is_logged_for_ordinary_connections(
-    gate: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fairlead.carrier"):
         for _ in range(3):
-            raw = await dial(gate.port)
-            await until(lambda: gate.all and gate.last.connection)
+            raw = await dial(listeners.port)
+            await until(lambda: listeners.all and listeners.last.connection)
             raw.send(FIN | CLOSE, (1000).to_bytes(2, "big"))
             await raw.frames()
-            await until(lambda: gate.last.closed)
+            await until(lambda: listeners.last.closed)
     assert [r for r in caplog.records if r.name == "fairlead.carrier" and r.levelno > logging.DEBUG] == []

@@ -84,17 +84,17 @@ uvloop.run(main())
 class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.said: list[str] = []
+        self.lines: list[str] = []
 
-    async def hear(self, words: str) -> str:
-        """The next line that begins with these words; what comes before is kept in `said`."""
+    async def read_line(self, words: str) -> str:
+        """The next line that begins with these words; what comes before is kept in `lines`."""
         assert self.process.stdout is not None
         async with asyncio.timeout(20):
             while line := (await self.process.stdout.readline()).decode().strip():
-                self.said.append(line)
+                self.lines.append(line)
                 if line.startswith(words):
                     return line
-        raise AssertionError(f"{words!r} was not said: {self.said}")
+        raise AssertionError(f"{words!r} was not lines: {self.lines}")
 
 
 Spawn = Callable[[str], Awaitable[ServerProcess]]
@@ -130,9 +130,9 @@ async def test_the_first_signal_drains_and_exits_with_0(
 ) -> None:
     """Two in the same moment are one stop: Ctrl-C reaches a process group, and a wrapper may hand it on as well."""
     program = await spawn("serves")
-    port = int((await program.hear("port")).split()[1])
+    port = int((await program.read_line("port")).split()[1])
     raw = await dial(port)
-    await program.hear("open")
+    await program.read_line("open")
     for number in numbers:
         program.process.send_signal(number)
     assert await raw.frame() == (0x81, b"drain")
@@ -140,36 +140,36 @@ async def test_the_first_signal_drains_and_exits_with_0(
     assert await raw.frame() == (0x82, b"still served")
     assert await raw.frame() == (0x88, (1012).to_bytes(2, "big") + b"restart")
     raw.send(0x88, (1012).to_bytes(2, "big"))
-    await program.hear("done")
-    assert program.said[-4:] == ["drain begins", "drain ends", "closed 1012", "done"]
+    await program.read_line("done")
+    assert program.lines[-4:] == ["drain begins", "drain ends", "closed 1012", "done"]
     assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_the_second_signal_stops_at_once(spawn: Spawn) -> None:
     program = await spawn("hangs")
-    await program.hear("port")
+    await program.read_line("port")
     program.process.send_signal(signal.SIGTERM)
-    await program.hear("drain begins")
+    await program.read_line("drain begins")
     await asyncio.sleep(SAME_STOP)  # what comes before belongs to the first
     program.process.send_signal(signal.SIGTERM)
-    await program.hear("done")
+    await program.read_line("done")
     assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_a_drain_that_fails_still_stops(spawn: Spawn) -> None:
     program = await spawn("fails")
-    await program.hear("port")
+    await program.read_line("port")
     program.process.send_signal(signal.SIGTERM)
-    await program.hear("done")
+    await program.read_line("done")
     assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_a_peer_that_never_answers_does_not_keep_the_process_alive(spawn: Spawn, dial: Dial) -> None:
     program = await spawn("drains")
-    raw = await dial(int((await program.hear("port")).split()[1]))
-    await program.hear("open")
+    raw = await dial(int((await program.read_line("port")).split()[1]))
+    await program.read_line("open")
     program.process.send_signal(signal.SIGTERM)
-    await program.hear("done")
-    assert "closed 1012" in program.said
+    await program.read_line("done")
+    assert "closed 1012" in program.lines
     assert await asyncio.wait_for(program.process.wait(), 20) == 0
     assert raw is not None

@@ -19,12 +19,12 @@ TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 async def test_silence_is_reported_in_periods_and_ends_with_any_byte(
-    gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
+    listeners: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
 ) -> None:
     timer_wheel.silence = 0.4
-    raw = await dial(gate.port)
-    await until(lambda: gate.all and gate.last.connection)
-    listener = gate.last
+    raw = await dial(listeners.port)
+    await until(lambda: listeners.all and listeners.last.connection)
+    listener = listeners.last
     await until(lambda: len(listener.silences) >= 2)
     assert listener.silences[:2] == [1, 2]
     if ours:
@@ -35,18 +35,18 @@ async def test_silence_is_reported_in_periods_and_ends_with_any_byte(
 
 
 async def test_a_busy_or_paused_connection_is_not_silent(
-    gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel
+    listeners: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel
 ) -> None:
     timer_wheel.silence = 0.4
-    talker, sleeper, mute = await dial(gate.port), await dial(gate.port), await dial(gate.port)
-    await until(lambda: len(gate.all) == 3 and all(one.connection for one in gate.all))
+    talker, sleeper, mute = await dial(listeners.port), await dial(listeners.port), await dial(listeners.port)
+    await until(lambda: len(listeners.all) == 3 and all(one.connection for one in listeners.all))
     mute.send(FIN | BINARY, b"the last")
-    await until(lambda: any(one.messages for one in gate.all))
-    muted = next(one for one in gate.all if one.messages)
+    await until(lambda: any(one.messages for one in listeners.all))
+    muted = next(one for one in listeners.all if one.messages)
     talker.send(FIN | BINARY, b"0")
-    await until(lambda: sum(bool(one.messages) for one in gate.all) == 2)
-    talking = next(one for one in gate.all if one.messages == [b"0"])
-    paused = next(one for one in gate.all if one not in (muted, talking))
+    await until(lambda: sum(bool(one.messages) for one in listeners.all) == 2)
+    talking = next(one for one in listeners.all if one.messages == [b"0"])
+    paused = next(one for one in listeners.all if one not in (muted, talking))
     paused.open_connection.pause_reading()
     async with asyncio.timeout(20):
         while len(muted.silences) < 2:

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS
-from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Moves, Replicas
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Replicas
+from fairlead_operator.api.moves_spec import Drain, Moves
 from fairlead_operator.api.validation import RESERVED_ENV
 
 from support.chart.helm import Helm

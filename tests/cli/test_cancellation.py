@@ -17,8 +17,8 @@ Terminal = Callable[..., Screen]
 
 
 def test_tilde_dot_repeats_a_cancel_that_the_gateway_could_not_take(api: ScriptedApi, screen: Terminal) -> None:
-    api.go.clear()
-    api.say(b"$ ", "pty")
+    api.may_end.clear()
+    api.add_output(b"$ ", "pty")
     api.cancel_refusals = [problem(503, "node_busy", "draining", True), problem(503, "bus_unavailable", "away", True)]
     shell = screen(api.url, *ARGUMENTS["shell"])
     shell.until(rb"\$ ")
@@ -30,8 +30,8 @@ def test_tilde_dot_repeats_a_cancel_that_the_gateway_could_not_take(api: Scripte
 
 
 def test_a_cancel_that_is_of_no_use_is_reported_with_what_to_do(api: ScriptedApi, screen: Terminal) -> None:
-    api.go.clear()
-    api.say(b"$ ", "pty")
+    api.may_end.clear()
+    api.add_output(b"$ ", "pty")
     api.cancel_refusals = [problem(403, "not_allowed", "not yours", False)]
     shell = screen(api.url, *ARGUMENTS["shell"])
     shell.until(rb"\$ ")
@@ -45,7 +45,7 @@ def test_a_cancel_that_is_of_no_use_is_reported_with_what_to_do(api: ScriptedApi
 @pytest.mark.parametrize("command", ARGUMENTS)
 def test_ctrl_c_before_the_id_is_known_cancels_the_command(api: ScriptedApi, screen: Terminal, command: str) -> None:
     """The post was received, and the agent may be at work already."""
-    api.go.clear()
+    api.may_end.clear()
     api.answering.clear()
     terminal = screen(api.url, *ARGUMENTS[command])
     assert api.posted.wait(WAIT)
@@ -58,8 +58,8 @@ def test_ctrl_c_before_the_id_is_known_cancels_the_command(api: ScriptedApi, scr
 
 def test_an_error_during_the_shell_cancels_the_program(api: ScriptedApi, screen: Terminal) -> None:
     """Nobody would see what it does until its deadline, eight hours later."""
-    api.go.clear()
-    api.say(b"$ ", "pty")
+    api.may_end.clear()
+    api.add_output(b"$ ", "pty")
     api.cuts = [2]
     api.results_refusal = problem(410, "record_lost", "the results are gone", False)
     shell = screen(api.url, *ARGUMENTS["shell"])

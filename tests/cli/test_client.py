@@ -181,7 +181,7 @@ async def test_results_continue_at_the_next_address(fleet: CliFleet, relay_to: C
 
 async def test_a_busy_address_is_skipped_for_the_next(api: ScriptedApi, second_api: ScriptedApi) -> None:
     api.refusals = [problem(503, "node_busy", "full", True)]
-    second_api.say(b"here")
+    second_api.add_output(b"here")
     second_api.finish("ok")
     async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
         for _ in range(2):

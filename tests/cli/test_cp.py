@@ -206,8 +206,8 @@ def test_missing_folders_on_the_agent_are_made_when_asked_for(fleet: CliFleet, r
 
 def test_a_wrong_digest_keeps_nothing(api: Api, run: Run, tmp_path: Path) -> None:
     """The agent says that it read other octets than came: one of them was changed on the way."""
-    api.say(b'{"path": "/x", "size": 4, "mode": "0644", "mtime": 0}', "row")
-    api.say(b"good", "file")
+    api.add_output(b'{"path": "/x", "size": 4, "mode": "0644", "mtime": 0}', "row")
+    api.add_output(b"good", "file")
     api.finish("ok", {"size": 4, "sha256": hashlib.sha256(b"gone").hexdigest()})
     done = run("cp", "web-1:/x", str(tmp_path / "x"), api=api)
     assert done.returncode == 1
@@ -216,5 +216,5 @@ def test_a_wrong_digest_keeps_nothing(api: Api, run: Run, tmp_path: Path) -> Non
 
 
 class Api(Protocol):
-    def say(self, data: bytes, kind: str = "stdout") -> None: ...
+    def add_output(self, data: bytes, kind: str = "stdout") -> None: ...
     def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...

@@ -232,7 +232,7 @@ class Running:
 
         (self.api,) = re.findall(r"^ +API +(\S+)$", self.shown, re.MULTILINE)
 
-    def said(self, words: str) -> bool:
+    def printed(self, words: str) -> bool:
         assert self.process.poll() is None, "".join(self.talk)
         return any(words in line for line in self.talk)
 
@@ -310,7 +310,7 @@ def test_a_killed_part_is_restarted_and_nothing_is_lost(
     assert node_of("agent-2") == "node-2"
     assert counted(demo) == "1\n2\n3\n4\n5\n6\n"
     assert node_of("agent-2") == "node-1", "its link has moved"
-    wait_until(lambda: demo.said("node-2 is back"))
+    wait_until(lambda: demo.printed("node-2 is back"))
     (line,) = (line for line in demo.talk if "node-2 (pid" in line and "ended" in line)
     assert re.search(
         r"ended by signal 9 \(SIGKILL\); it is restarted in [\d.]+ s\. Its agents connect to another", line
@@ -318,9 +318,9 @@ def test_a_killed_part_is_restarted_and_nothing_is_lost(
 
     for name in ("agent-1", "valkey"):
         demo.kill(name)
-        wait_until(lambda name=name: demo.said(f"{name} is back"))
+        wait_until(lambda name=name: demo.printed(f"{name} is back"))
     os.kill(demo.pid_of("node-1"), signal.SIGTERM)  # it drains, exits with 0, and is started again as well
-    wait_until(lambda: demo.said("node-1 is back"))
+    wait_until(lambda: demo.printed("node-1 is back"))
     for agent in ("agent-1", "agent-2"):
         done = run("exec", agent, "--", "echo", "here", env={"FAIRLEAD_API": demo.api})
         assert done.stdout == b"here\n", done.stderr

@@ -19,10 +19,10 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 def test_output_arrives_unchanged_and_the_exit_code_is_the_programs(api: ScriptedApi, run: Run) -> None:
-    api.say(b"\x00\xff\xfe not UTF-8 \r\n")
-    api.say("line\u2028separator \u0085 and é".encode())
-    api.say(b"to the other stream\n", "stderr")
-    api.say(b"no line end")
+    api.add_output(b"\x00\xff\xfe not UTF-8 \r\n")
+    api.add_output("line\u2028separator \u0085 and é".encode())
+    api.add_output(b"to the other stream\n", "stderr")
+    api.add_output(b"no line end")
     api.finish("failed", {"exit_code": 7})
     done = run("exec", "agent-1", "--", "prog", "-x", "--", "é", api=api)
     assert done.stdout == b"\x00\xff\xfe not UTF-8 \r\n" + "line\u2028separator \u0085 and é".encode() + b"no line end"
@@ -56,8 +56,8 @@ def test_request_has_every_option(api: ScriptedApi, run: Run) -> None:
     "command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND), ("results", COMMAND, "--follow")], ids=" ".join
 )
 def test_json_output_is_the_apis_stream(api: ScriptedApi, run: Run, command: tuple[str, ...]) -> None:
-    api.say("é\x1b\u2028".encode())
-    api.say(b"\xff", "stderr")
+    api.add_output("é\x1b\u2028".encode())
+    api.add_output(b"\xff", "stderr")
     api.finish("failed", {"exit_code": 3})
     done = run(command[0], "-o", "json", *command[1:], api=api)
     assert (done.returncode, done.stderr) == (3, b"")
@@ -70,14 +70,14 @@ def test_json_output_is_the_apis_stream(api: ScriptedApi, run: Run, command: tup
 
 
 def test_output_is_shown_as_it_arrives(api: ScriptedApi, start: Start) -> None:
-    api.go.clear()
-    api.say(b"early")
+    api.may_end.clear()
+    api.add_output(b"early")
     api.finish("ok", {"exit_code": 0})
     process = start("exec", "agent-1", "--", "prog")
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 100) == b"early"
     assert process.poll() is None
-    api.go.set()
+    api.may_end.set()
     assert process.wait(WAIT) == 0
 
 
@@ -122,7 +122,7 @@ def test_truncated_output_is_reported(api: ScriptedApi, run: Run) -> None:
 @pytest.mark.parametrize("overlap", [0, 2])
 def test_lost_connections_lose_and_repeat_nothing(api: ScriptedApi, run: Run, overlap: int) -> None:
     for i in range(6):
-        api.say(f"{i},".encode())
+        api.add_output(f"{i},".encode())
     api.finish("failed", {"exit_code": 5})
     api.overlap = overlap
     api.cuts = [3, 3 + overlap, 1]
@@ -138,7 +138,7 @@ def test_lost_connections_lose_and_repeat_nothing(api: ScriptedApi, run: Run, ov
 
 
 def test_a_post_that_got_no_answer_is_repeated_under_the_same_key(api: ScriptedApi, run: Run) -> None:
-    api.say(b"once")
+    api.add_output(b"once")
     api.finish("ok", {"exit_code": 0})
     api.cuts = [0]
     done = run("exec", "agent-1", "--", "prog", api=api)
@@ -149,8 +149,8 @@ def test_a_post_that_got_no_answer_is_repeated_under_the_same_key(api: ScriptedA
 
 
 def test_reattaching_survives_temporary_refusals(api: ScriptedApi, run: Run) -> None:
-    api.say(b"a")
-    api.say(b"b")
+    api.add_output(b"a")
+    api.add_output(b"b")
     api.finish("ok", {"exit_code": 0})
     api.cuts = [2]
     first = run("exec", "agent-1", "--", "prog", api=api)
@@ -196,7 +196,7 @@ def test_refusals_become_exit_codes_and_advice(
 
 def test_stdin_is_sent_in_order_and_a_lost_chunk_is_sent_again(api: ScriptedApi, run: Run, start: Start) -> None:
     data = os.urandom(300_000)
-    api.go.clear()
+    api.may_end.clear()
     api.finish("ok", {"exit_code": 0})
     api.input_refusals = [problem(503, "bus_unavailable", "away", True)]
     process = start("exec", "agent-1", "--", "cat", stdin=subprocess.PIPE)
@@ -204,7 +204,7 @@ def test_stdin_is_sent_in_order_and_a_lost_chunk_is_sent_again(api: ScriptedApi,
     process.stdin.write(data)
     process.stdin.close()
     assert api.stdin_end.wait(WAIT)
-    api.go.set()
+    api.may_end.set()
     assert process.wait(WAIT) == 0
     assert sorted(api.inputs) == list(range(len(api.inputs)))
     assert b"".join(api.inputs[n] for n in sorted(api.inputs)) == data
@@ -223,8 +223,8 @@ def test_a_program_may_end_without_reading_its_stdin(api: ScriptedApi, start: St
 
 
 def test_ctrl_c_cancels_and_waits_for_the_end(api: ScriptedApi, start: Start) -> None:
-    api.go.clear()
-    api.say(b"working")
+    api.may_end.clear()
+    api.add_output(b"working")
     process = start("exec", "agent-1", "--", "sleep", "1000")
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 100) == b"working"
@@ -246,9 +246,9 @@ def test_a_cancelled_command_is_reported_once(api: ScriptedApi, run: Run) -> Non
 
 
 def test_a_second_ctrl_c_exits_at_once(api: ScriptedApi, start: Start) -> None:
-    api.go.clear()
+    api.may_end.clear()
     api.end_on_cancel = False
-    api.say(b"working")
+    api.add_output(b"working")
     process = start("exec", "agent-1", "--", "stubborn")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -262,9 +262,9 @@ def test_a_second_ctrl_c_exits_at_once(api: ScriptedApi, start: Start) -> None:
 
 
 def test_a_closed_output_pipe_cancels_the_command(api: ScriptedApi, start: Start) -> None:
-    api.go.clear()
+    api.may_end.clear()
     for _ in range(50):
-        api.say(b"y\n" * 10_000)
+        api.add_output(b"y\n" * 10_000)
     process = start("exec", "agent-1", "--", "yes")
     assert process.stdout is not None
     assert process.stdout.read(2) == b"y\n"
@@ -276,9 +276,9 @@ def test_a_closed_output_pipe_cancels_the_command(api: ScriptedApi, start: Start
 
 
 def test_results_shows_the_stored_output(api: ScriptedApi, run: Run) -> None:
-    api.go.clear()
+    api.may_end.clear()
     for word in (b"one ", b"two ", b"three"):
-        api.say(word)
+        api.add_output(word)
     done = run("results", COMMAND, "--from", "1", api=api)
     assert (done.stdout, done.returncode) == (b"two three", 0)
     assert b"--follow" in done.stderr
@@ -289,8 +289,8 @@ def test_results_shows_the_stored_output(api: ScriptedApi, run: Run) -> None:
 
 
 def test_ctrl_c_on_results_follow_does_not_cancel(api: ScriptedApi, start: Start) -> None:
-    api.go.clear()
-    api.say(b"x")
+    api.may_end.clear()
+    api.add_output(b"x")
     process = start("results", COMMAND, "--follow")
     assert process.stdout is not None
     assert os.read(process.stdout.fileno(), 10) == b"x"

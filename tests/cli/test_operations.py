@@ -12,14 +12,14 @@ import pytest
 
 from support.cli.processes import environment
 
-PATIENCE = 240
+TIMEOUT = 240
 """Seconds: the client of Kubernetes takes two of a CPU to import."""
-pytestmark = pytest.mark.timeout(PATIENCE + 60)
+pytestmark = pytest.mark.timeout(TIMEOUT + 60)
 
 
 def run(*args: str) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-P", "-m", "fairlead", *args]
-    return subprocess.run(command, capture_output=True, timeout=PATIENCE, env=environment(None), check=False)
+    return subprocess.run(command, capture_output=True, timeout=TIMEOUT, env=environment(None), check=False)
 
 
 def kubeconfig(folder: Path, server: str) -> str:
@@ -64,7 +64,7 @@ def test_without_the_package_the_message_says_what_to_install() -> None:
         "from fairlead.cli.main import main; main()"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, timeout=PATIENCE, env=environment(None), check=False
+        [sys.executable, "-P", "-c", code], capture_output=True, timeout=TIMEOUT, env=environment(None), check=False
     )
     assert done.returncode == 2
     assert b"pip install 'fairlead[operator]'" in done.stderr

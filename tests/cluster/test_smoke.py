@@ -108,7 +108,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
                     service = kube.get("--namespace", namespace, "service", f"{name}-platform")["spec"]["clusterIP"]
                     platform = OutsidePlatform(f"http://{service}:8081", _text(secret["platform-token"]))
                     runs_commands(kube, platform, agent, tmp_path)
-                    assert platform.said("agents", "ls", "--output", "name").split() == [agent]
+                    assert platform.output("agents", "ls", "--output", "name").split() == [agent]
         finally:
             kube.kubectl("--namespace", elsewhere, "delete", "linkgateways", "--all", "--timeout=120s", timeout=130)
             kube.helm("uninstall", "fairlead", *here, "--wait", "--timeout", "300s", timeout=330)

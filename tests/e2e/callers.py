@@ -25,7 +25,7 @@ DEADLINE = 300.0
 """Seconds that a command has: longer than any fault of the story, on a machine that is slow and busy."""
 QUEUE = 240.0
 """Seconds that a command waits for an agent that is away."""
-PATIENCE = 330.0
+TIMEOUT = 330.0
 """Seconds after which a caller gives up; what says nothing until then is lost."""
 PAUSE = 0.3
 
@@ -52,7 +52,7 @@ class Callers:
     def finish(self) -> None:
         """No more posts; waits for the ends of those that were posted."""
         self._stop.set()
-        self._thread.join(PATIENCE + 30)
+        self._thread.join(TIMEOUT + 30)
         if self._thread.is_alive():
             raise AssertionError("the callers do not end")
         if self._failure is not None:
@@ -64,7 +64,7 @@ class Callers:
         before = set(map(id, self.ledger.entries))
         for agent in agents:
             self._ask(agent, count)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             asked = [one for one in list(self.ledger.entries) if id(one) not in before and one.count == count]
             if len(asked) == len(agents) and all(one.pieces for one in asked):
@@ -114,7 +114,7 @@ class Callers:
                 await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, http: httpx2.AsyncClient, entry: Entry) -> None:
-        give_up = time.monotonic() + PATIENCE
+        give_up = time.monotonic() + TIMEOUT
         entry.news.append(time.monotonic())
         while not entry.over and time.monotonic() < give_up:
             try:

@@ -143,7 +143,7 @@ async def _check_events(world: FaultFleet) -> None:
         for entry in items(await world.redis("XRANGE", "fl1:events", "-", "+")):
             fields = items(items(entry)[1])
             stored.add(json.loads(octets(fields[fields.index(b"p") + 1])))
-        missing = world.ledger.told - stored
+        missing = world.ledger.emitted - stored
         if not missing:
             return
         assert time.monotonic() < deadline, f"{len(missing)} events were not stored: {sorted(missing)[:5]}"

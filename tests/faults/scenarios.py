@@ -144,7 +144,7 @@ async def empty_valkey(world: FaultFleet, traffic: Traffic) -> None:
     await world.redis("FLUSHALL")
     world.ledger.emptied = time.monotonic()
     world.repair()
-    world.ledger.told.clear()  # what was stored is gone with the rest; what comes now must be stored
+    world.ledger.emitted.clear()  # what was stored is gone with the rest; what comes now must be stored
     took = await world.all_online(30)
     for node in world.nodes:
         assert await world.metric(node, "fairlead_data_lost_total") == 1, f"{node.name} did not tell of the loss"

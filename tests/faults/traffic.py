@@ -214,7 +214,7 @@ class Traffic:
     async def _cancel(self, entry: Entry, give_up: float) -> None:
         while not entry.pieces:
             await asyncio.sleep(PAUSE)
-        entry.asked = time.monotonic()
+        entry.cancel_sent = time.monotonic()
         if await self._ask(entry, "DELETE", "", give_up):
             entry.cancelled = not entry.over
 

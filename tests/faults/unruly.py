@@ -28,7 +28,7 @@ class Unruly:
         self.socket = socket
         self.command = ""
 
-    async def say(self, *messages: Message) -> None:
+    async def send(self, *messages: Message) -> None:
         for message in messages:
             await self.socket.send(CODEC.encode(message))
 
@@ -49,30 +49,30 @@ class Unruly:
 
 async def twice(agent: Unruly) -> None:
     for _ in range(2):
-        await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(1))
+        await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(1))
 
 
 async def out_of_order(agent: Unruly) -> None:
-    await agent.say(Ack(id=agent.command), agent.chunk(1), agent.chunk(0), agent.end(2))
+    await agent.send(Ack(id=agent.command), agent.chunk(1), agent.chunk(0), agent.end(2))
 
 
 async def with_a_gap(agent: Unruly) -> None:
-    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.chunk(2), agent.end(3))
+    await agent.send(Ack(id=agent.command), agent.chunk(0), agent.chunk(2), agent.end(3))
 
 
 async def a_wrong_total(agent: Unruly) -> None:
-    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(7))
+    await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(7))
 
 
 async def after_its_deadline(agent: Unruly) -> None:
-    await agent.say(Ack(id=agent.command))
+    await agent.send(Ack(id=agent.command))
     await asyncio.sleep(DEADLINE + 4)
-    await agent.say(agent.chunk(0), agent.end(1))
+    await agent.send(agent.chunk(0), agent.end(1))
 
 
 async def for_another(agent: Unruly) -> None:
     agent.command = "01890a5d-ac96-774b-bcce-b302099a8057"
-    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(1))
+    await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(1))
 
 
 async def never(agent: Unruly) -> None:
@@ -105,7 +105,7 @@ async def meet(world: FaultFleet, node: NodeProcess, habit: Habit) -> tuple[str,
         proxy=None,
     ) as socket:
         agent = Unruly(socket)
-        await agent.say(Hello(agent=name, boot="unruly", conn=1))
+        await agent.send(Hello(agent=name, boot="unruly", conn=1))
         await socket.recv()
         body = {"agent": name, "method": "work", "deadline": DEADLINE}
         caller = asyncio.create_task(

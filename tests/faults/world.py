@@ -225,11 +225,11 @@ class FaultFleet:
         self._started.append(name)
         agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=TOKEN)
         enlist(agent, self.ledger.executed)
-        self.ledger.told -= {event for event in self.ledger.told if event.split()[0] == name}
+        self.ledger.emitted -= {event for event in self.ledger.emitted if event.split()[0] == name}
         if name in self._tellers:
             self._tellers.pop(name).cancel()
         if tells:
-            self._tellers[name] = asyncio.create_task(tell(agent, life, self.ledger.told.add))
+            self._tellers[name] = asyncio.create_task(tell(agent, life, self.ledger.emitted.add))
         if name in self._agents:
             self._replaced.append(self._agents[name])
         self._agents[name] = (agent, asyncio.create_task(agent.serve()))
@@ -255,7 +255,7 @@ class FaultFleet:
         for machine in self.machines:
             for key in machine.booked("runs"):
                 self.ledger.executed(key)
-            self.ledger.told |= set(machine.booked("told"))
+            self.ledger.emitted |= set(machine.booked("told"))
 
     def repair(self) -> None:
         """The fault ends now: from here on the fleet heals."""

@@ -25,7 +25,7 @@ from fairlead.wire.messages import (
 )
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent, ScriptedAgent
 
 
@@ -106,7 +106,7 @@ def until() -> Until:
     """Poll until a condition holds."""
 
     async def wait(condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while not await condition():
                 await asyncio.sleep(0.05)
 

@@ -160,7 +160,7 @@ async def test_an_agent_reports_its_recent_failures(
 
     async def is_shown() -> bool:
         troubles = (await api.agent(peer.agent))["recent_failures"]
-        return bool(troubles and troubles[0]["what"] == f"command {command} ended as timeout: deadline")
+        return bool(troubles and troubles[0]["message"] == f"command {command} ended as timeout: deadline")
 
     await until(is_shown)
 
@@ -173,7 +173,7 @@ async def test_the_last_five_failures_are_listed_with_the_latest_first(
     expected: list[str] = []
 
     async def is_shown() -> bool:
-        return [one["what"] for one in (await api.agent(peer.agent))["recent_failures"]] == expected[:5]
+        return [one["message"] for one in (await api.agent(peer.agent))["recent_failures"]] == expected[:5]
 
     for n in range(6):
         command = await api.start(peer.agent)
@@ -199,7 +199,7 @@ async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
 
     async def is_shown() -> bool:
         troubles = (await api.agent(peer.agent))["recent_failures"]
-        return bool(troubles and troubles[0]["what"] == f"command {command} ended as failed: {code}")
+        return bool(troubles and troubles[0]["message"] == f"command {command} ended as failed: {code}")
 
     await until(is_shown)
 
@@ -279,3 +279,9 @@ async def test_link_stats_of_an_agent_without_a_link(
     await until(away)
     answer = await api.http.get(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
+
+
+async def test_a_wrong_http_method_is_refused_and_the_right_ones_are_named(api: GatewayApi) -> None:
+    answer = await api.http.put("/v1/agents")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert answer.json()["code"] == "method_not_allowed"

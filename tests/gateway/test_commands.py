@@ -32,7 +32,7 @@ async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
         assert 0 < cmd.deadline <= 30_000
         await peer.send(Ack(id=cmd.id))
         for n in range(3):
-            await peer.say(cmd.id, n, f"line {n}\n")
+            await peer.send_output(cmd.id, n, f"line {n}\n")
             line = json.loads(await anext(lines))  # it is here before the next is even sent
             assert (line["offset"], line["n"], line["text"]) == (n, n, f"line {n}\n")
         await peer.send(End(id=cmd.id, total=3, payload=b'{"exit_code":0}'))
@@ -53,7 +53,7 @@ async def test_results_can_be_read_again_from_any_offset(
     await peer.command()
     await peer.send(Ack(id=command))
     for n in range(5):
-        await peer.say(command, n, str(n))
+        await peer.send_output(command, n, str(n))
     await peer.send(Chunk(id=command, n=5, kind="stderr", payload=b"\xff\x00"))
     await peer.send(End(id=command, total=6))
     await api.end(command)
@@ -216,7 +216,7 @@ async def test_a_command_to_an_agent_that_never_answers_ends_at_its_deadline(
     assert (end["state"], end["error"]["code"]) == ("timeout", "deadline")
     assert (await peer.expect(Cancel)).id == command
     # A late answer changes nothing, and is receipted: the agent need not keep it.
-    await peer.say(command, 0, "late")
+    await peer.send_output(command, 0, "late")
     await peer.send(End(id=command, total=1))
     while (await peer.expect(Rx)).s < 2:
         pass

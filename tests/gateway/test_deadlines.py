@@ -40,7 +40,7 @@ WATCHER = "watcher#1"
 FAR_MS = 600_000
 GEN = 1 << 50
 """Of the owner that has sent the commands: newer than any that a claim gives."""
-PATIENCE = 60.0
+WAIT_TIMEOUT = 60.0
 
 
 class DueCommands:
@@ -111,7 +111,7 @@ class DueCommands:
 
     async def all_dealt_with(self) -> None:
         """Wait until the list of deadlines is empty and every end was counted."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             while await self.left() or len(self.ends) < COUNT:
                 await asyncio.sleep(0.05)
 
@@ -200,7 +200,7 @@ async def test_a_sweeper_killed_among_thousands_of_deadlines_is_replaced_by_the_
     async with crowd.watched(own_valkey.url):
         other.signal(signal.SIGSTOP)
         await crowd.fall_due()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(WAIT_TIMEOUT):
             while len(crowd.ends) < 100:
                 await asyncio.sleep(0)
         victim.signal(signal.SIGKILL)

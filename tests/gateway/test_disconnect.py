@@ -19,7 +19,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import PATIENCE, MakeGateway
+from support.gateway.process import TIMEOUT, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,7 +47,7 @@ class Member:
 
     async def stop(self) -> None:
         self.agent.stop()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.serving
 
 
@@ -64,14 +64,14 @@ class Fleet:
         return {one["id"]: one["link"]["conn"] for one in agents if one["state"] == "online"}
 
     async def all_online(self) -> dict[str, int]:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(found := await self.links()) < len(self.members):
                 await asyncio.sleep(0.1)
         return found
 
     async def until_through(self, wanted: Disconnect) -> list[DisconnectReport]:
         """Renews the directive, as the operator does in each pass, until both nodes are through."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 await self.directives.write(wanted)
                 reported = list((await self.directives.progress(wanted.operation)).values())
@@ -87,7 +87,7 @@ async def fleet(own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: M
     members = [Member(nodes[n % 2].link, f"agent-{n}") for n in range(2 * COUNT)]
     store = Pipeliner(own_valkey.url)
     store.start()
-    assert await store.wait_available(PATIENCE)
+    assert await store.wait_available(TIMEOUT)
     fleet = Fleet(api_of(nodes[0]), members, store)
     await fleet.all_online()
     for n, member in enumerate(members):
@@ -103,7 +103,7 @@ async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_comm
     before = await fleet.all_online()
     prod = [member for n, member in enumerate(fleet.members) if n // 2 % 2]
     commands = {member.name: await fleet.api.start(member.name, "count", deadline=200) for member in prod}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while not all(member.ran for member in prod):
             await asyncio.sleep(0.05)
 
@@ -139,7 +139,7 @@ async def test_a_withdrawn_directive_closes_no_more_links(fleet: Fleet) -> None:
     before = await fleet.all_online()
     everybody = tuple(member.name for member in fleet.members)
     wanted = Disconnect("uid-2", agents=(*everybody, "nobody"), rate=1.0, retry_ms=0)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         closed = 0
         while not closed:
             await fleet.directives.write(wanted)
@@ -158,7 +158,7 @@ async def test_an_expired_directive_closes_nothing(fleet: Fleet) -> None:
     before = await fleet.all_online()
     fields = ("operation", "uid-3", "selector", "", "agents", '["agent-1"]', "rate", "10", "retry", "", "reason", "")
     await fleet.store.submit("HSET", "fl1:disconnect", *fields, "began", 1 << 50, "until", 1)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while len(await fleet.directives.progress("uid-3")) < 2:
             await asyncio.sleep(0.1)
     assert sum(one.closed for one in (await fleet.directives.progress("uid-3")).values()) == 0

@@ -30,7 +30,7 @@ from fairlead.wire.messages import LEAVE_GRACE, Ack, Bye, Cmd, Drain, End
 
 from support.fixtures import RedisOf
 from support.gateway.platform_api import MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.hub.linked_session import linked
 
@@ -71,7 +71,7 @@ class MovingAgent:
 
     async def _connect(self, node: GatewayProcess | None) -> ScriptedAgent:
         """As behind a load balancer: a node that refuses is followed by another."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 try:
                     peer = await self._dial(node or random.choice(self._nodes), self.name)
@@ -105,7 +105,7 @@ class Crowd:
         self._tasks = [asyncio.create_task(agent.run(nodes[i % len(nodes)])) for i, agent in enumerate(self.agents)]
 
     async def all_linked(self) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(*(agent.linked.wait() for agent in self.agents))
 
     @property
@@ -208,7 +208,7 @@ async def test_agents_inside_a_command_go_last(
     for peer in peers[1:]:
         await peer.expect(Drain)
         await peer.send(Bye(code=CloseCode.NORMAL))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while remaining((await api.http.get(f"{leaving.admin}/metrics")).text) > 1:
             await asyncio.sleep(0.05)
     with suppress(TimeoutError):
@@ -231,9 +231,9 @@ async def test_an_agent_that_stays_is_closed_some_time_after_its_slot(
     await peer.greet()
     leaving.signal(signal.SIGTERM)
     slot = (await peer.expect(Drain)).slot / 1000
-    told = asyncio.get_running_loop().time()
+    signalled = asyncio.get_running_loop().time()
     assert await peer.close_code() == CloseCode.RESTART
-    assert asyncio.get_running_loop().time() - told > slot + LEAVE_GRACE - 1
+    assert asyncio.get_running_loop().time() - signalled > slot + LEAVE_GRACE - 1
     assert await asyncio.to_thread(leaving.wait) == 0
 
 
@@ -247,14 +247,14 @@ async def test_what_the_budget_does_not_grant_in_time_is_overdrawn_evenly(
     await asyncio.gather(*(peer.greet() for peer in peers))
     loop = asyncio.get_running_loop()
 
-    async def told(peer: ScriptedAgent) -> float:
+    async def drain_received(peer: ScriptedAgent) -> float:
         await peer.expect(Drain)
         at = loop.time()
         await peer.send(Bye(code=CloseCode.NORMAL))
         return at
 
     leaving.signal(signal.SIGTERM)
-    times = sorted(await asyncio.gather(*map(told, peers)))
+    times = sorted(await asyncio.gather(*map(drain_received, peers)))
     assert times[-1] - times[1] > 1, "they were told all at once"
     assert await asyncio.to_thread(leaving.wait) == 0
     store = await redis_of(own_valkey)

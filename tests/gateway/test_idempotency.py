@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 from collections.abc import Awaitable
 from typing import Any
@@ -17,6 +18,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End
 
 from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
@@ -113,10 +115,10 @@ async def test_of_many_posts_at_once_one_is_the_first_and_the_others_are_repetit
                     return json.loads(line)["id"], "idempotency-replayed" in answer.headers
             raise AssertionError("no line came")
 
-        told = await asyncio.gather(*map(first_line, range(6)))
-        assert len({command for command, _ in told}) == 1
-        assert sorted(replayed for _, replayed in told) == [False, *[True] * 5]
-        assert (await peer.command()).id == told[0][0]  # and nothing of the turn before
+        answers = await asyncio.gather(*map(first_line, range(6)))
+        assert len({command for command, _ in answers}) == 1
+        assert sorted(replayed for _, replayed in answers) == [False, *[True] * 5]
+        assert (await peer.command()).id == answers[0][0]  # and nothing of the turn before
 
 
 async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
@@ -169,3 +171,47 @@ async def test_a_post_with_unknown_outcome_says_so_and_how_to_find_out(
         await asyncio.sleep(0.1)
     assert (await peer.command()).method == "after"
     assert again.status_code == 202
+
+
+async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    headers = {"idempotency-key": f"key-{peer.agent}", "accept": "application/x-ndjson"}
+    body = {"agent": peer.agent, "method": "work"}
+    posts = [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(8)]
+    command = (await peer.command()).id
+    await peer.send_output(command, 0, "once")
+    await peer.send(End(id=command, total=1))
+    for post in posts:
+        lines = [json.loads(line) for line in (await post).text.splitlines()]
+        assert lines[0]["id"] == command
+        assert [line["text"] for line in lines if "text" in line] == ["once"]
+        assert lines[-1]["end"]["state"] == "ok"
+
+    async def left() -> bool:
+        return await metric(gateway, "fairlead_followers") == 0
+
+    await until(left)
+
+
+async def test_a_refused_post_does_not_affect_its_repetition(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
+    """Two posts with one key while the agent is unknown, and then a third: at most one command runs."""
+    agent = f"late-{secrets.token_hex(4)}"
+    headers = {"idempotency-key": f"twins-{agent}"}
+    body = {"agent": agent, "method": "work"}
+    posts = [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(6)]
+    peer = await dial(gateway, agent)
+    await peer.greet()
+    posts += [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(3)]
+    answers = [await post for post in posts]
+    accepted = {answer.json()["id"] for answer in answers if answer.status_code == 202}
+    assert all(answer.status_code in (202, 404) for answer in answers)
+    assert accepted
+    ends = [(await api.get(command))["state"] for command in accepted]
+    assert sum(state != "failed" for state in ends) == 1  # the others were told 404, and did not run
+    cmd = await peer.command()
+    assert cmd.id in accepted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx2
@@ -11,7 +12,15 @@ import websockets
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, Chunk, Hb, Hello, Welcome
+from fairlead.wire.messages import (
+    SUBPROTOCOL_JSON,
+    SUBPROTOCOL_MSGPACK,
+    Ack,
+    Chunk,
+    Hb,
+    Hello,
+    Welcome,
+)
 
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
@@ -155,8 +164,8 @@ async def test_chunks_out_of_order_close_the_link(gateway: GatewayProcess, dial:
     await peer.greet()
     command = await api.start(peer.agent)
     await peer.command()
-    await peer.say(command, 0, "first")
-    await peer.say(command, 2, "third")
+    await peer.send_output(command, 0, "first")
+    await peer.send_output(command, 2, "third")
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
@@ -231,3 +240,15 @@ async def test_connections_that_never_complete_a_request_are_closed(gateway: Gat
     silent, dripping = await asyncio.gather(lifetime(False), lifetime(True))
     assert silent >= 9
     assert dripping >= 9
+
+
+async def test_errors_of_agents_may_contain_integers_of_any_size(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
+    peer = await dial(gateway, subprotocol="fairlead.v1.json")
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    error = {"code": "big", "details": {"n": 10**30}}
+    await peer.socket.send(json.dumps({"t": 7, "id": command, "total": 0, "state": "error", "error": error}))
+    assert (await api.end(command))["error"]["details"] == {"n": str(10**30)}

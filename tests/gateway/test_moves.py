@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections import Counter
@@ -12,12 +13,14 @@ import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.messages import Ack, Bye, Chunk, Credit, Hb, Hello
 
 from faults.balancer import Balancer
 from support.fixtures import UntilAnswered
 from support.gateway.platform_api import PLATFORM_TOKEN, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import AGENT_TOKEN
+from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent
 from support.gateway.steady_commands import SteadyCommands
 
 RATE = 100.0
@@ -90,7 +93,7 @@ async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
     for _ in range(2):
         name = await holder(apis["node-1"])
         leaving, staying = sorted(nodes, key=lambda node: node.name != name)
-        async with SteadyCommands(staying.api, PLATFORM_TOKEN, "mover", "echo", RATE) as commands:
+        async with SteadyCommands(staying.api, PLATFORM_TOKEN, ["mover"], "echo", RATE) as commands:
             while len(commands.outcomes) < RATE:
                 await asyncio.sleep(0.05)
             leaving.signal(signal.SIGTERM)
@@ -131,3 +134,31 @@ async def test_input_is_read_once_and_in_order_over_moves(
     assert await api.output(copying) == "".join(parts)
     assert await asyncio.to_thread(leaving.wait) == 0
     assert mover.ran[copying] == 1
+
+
+async def test_input_that_is_granted_on_the_old_link_after_hello_ends_the_new_one(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
+) -> None:
+    """The new link is to begin with input that is gone. The command never reads the chunk behind it in its place."""
+    gateway = make_gateway(own_valkey.url)
+    api, old = api_of(gateway), await dial(gateway)
+    await old.greet()
+    command = await api.start(old.agent, deadline=300)
+    await old.command()
+    await old.send(Ack(id=command))
+    for n, part in enumerate((b"one", b"two", b"three")):
+        assert (await api.http.post(f"/v1/commands/{command}/input?n={n}", content=part)).status_code == 204
+        assert (await old.expect(Chunk)).n == n
+    os.kill(own_valkey.pid, signal.SIGSTOP)  # the claim waits, so that the old link is there
+    try:
+        new = await dial(gateway)
+        await new.send(Hello(agent=old.agent, boot="boot-1", conn=2, have={command: 0}))
+        await old.send(Credit(id=command, bytes=len(b"onetwo")), Hb(ts=1))
+        await old.expect(Hb)
+    finally:
+        os.kill(own_valkey.pid, signal.SIGCONT)
+    bye = await new.expect(Bye)
+    assert (bye.code, bye.why) == (
+        CloseCode.PROTOCOL,
+        f"input 0 of {command} was granted on an earlier link: hello.have is wrong",
+    )

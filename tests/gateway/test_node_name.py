@@ -67,23 +67,23 @@ async def test_a_frozen_node_whose_name_was_taken_gives_way_and_returns_later(
     peer = await dial(frozen)
     await peer.greet()
     # However long the taker takes to start: it meets no Redis before it has, and only then is the other one frozen.
-    door, asks = tmp_path / "door.sock", asyncio.Event()
+    address, reached = tmp_path / "redis.sock", asyncio.Event()
 
     def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asks.set()
+        reached.set()
         writer.close()
 
-    closed = await asyncio.start_unix_server(refuse, door)
-    taker = type(frozen)(tmp_path / "taker", f"unix://{door}", (), "same")
+    closed = await asyncio.start_unix_server(refuse, address)
+    taker = type(frozen)(tmp_path / "taker", f"unix://{address}", (), "same")
     taker.folder.mkdir()
     starting = asyncio.create_task(asyncio.to_thread(taker.start))
     async with asyncio.timeout(60):
-        await asks.wait()
+        await reached.wait()
     closed.close()
-    door.unlink(missing_ok=True)
+    address.unlink(missing_ok=True)
     frozen.signal(signal.SIGSTOP)
     before = len(frozen.log())
-    door.symlink_to(own_valkey.url.removeprefix("unix://").partition("?")[0])
+    address.symlink_to(own_valkey.url.removeprefix("unix://").partition("?")[0])
     await starting  # once the frozen one has been silent for 15 s
     try:
         assert f"process {frozen.pid} on " in taker.log()

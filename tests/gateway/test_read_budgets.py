@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-
-import httpx2
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End, Event, Hb, Rx
 
+from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
-from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 MIB = 1 << 20
-
-
-async def metric(gateway: GatewayProcess, name: str) -> float:
-    async with httpx2.AsyncClient(trust_env=False) as http:
-        text = (await http.get(f"{gateway.admin}/metrics")).text
-    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
-    assert found, name
-    return float(found[1])
 
 
 async def test_commands_are_not_delayed_by_a_flood_of_heartbeats(

@@ -117,10 +117,10 @@ async def test_why_names_the_code_of_what_an_agent_refused(
     command = await api.start("host-choosy", "no.such.method")
     assert (await api.end(command))["error"]["code"] == "unknown_method"
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return bool((await api.agent("host-choosy"))["recent_failures"])
 
-    await until(told)
+    await until(reported)
     code, out, err = await run_cli(gateway, "why", "host-choosy")
     assert (code, err) == (0, b"")
     assert f"command {command} ended as failed: unknown_method" in out.decode()

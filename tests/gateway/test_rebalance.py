@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -19,71 +19,18 @@ import pytest
 from fairlead.agent import Agent, Command
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead_operator.api.conditions import Conditions
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
-from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
-from fairlead_operator.autoscaler.move_rate import fleet_move_rate
-from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
-from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
-from fairlead_operator.inputs.fleet_redis import FleetRedis
-from fairlead_operator.inputs.secrets import Secrets
 
 from faults.balancer import Balancer
 from support.gateway.kubelet import probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
+from support.gateway.rebalance_passes import RebalancePasses
 from support.gateway.scripted_agent import AGENT_TOKEN
 
 IDLE, BUSY = 360, 40
 PASS = 2.0
 """Seconds between two passes: the operator takes ten, and nodes send a heartbeat every five."""
-
-
-@dataclass
-class Passes:
-    """The part of the operator's passes that concerns the rebalance, on what the nodes report in Redis."""
-
-    redis_url: str
-    operation: str = ""
-    """The uid of a LinkOperation that asks for a rebalance."""
-    history: History = field(default_factory=History)
-    plans: list[RebalancePlan] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        tokens = Tokens(secret_ref=TokenSecret(name="tokens"))
-        self._spec = LinkGatewaySpec(image="gateway", redis=Redis(url=self.redis_url), tokens=tokens)
-        self.redis = FleetRedis()
-
-    async def read(self) -> NodeMetrics:
-        conditions = Conditions((), 1, "2026-01-01T00:00:00Z")
-        nodes = await self.redis.read(self._spec, Secrets("here", {}), conditions)
-        assert nodes is not None, conditions.all()
-        return nodes
-
-    async def run_once(self) -> RebalancePlan:
-        nodes = await self.read()
-        pods = tuple(PodObservation(name).with_report(row, nodes.now) for name, row in sorted(nodes.rows.items()))
-        fleet = FleetObservation(len(pods), pods, rebalance_operation=self.operation)
-        plan = plan_rebalance(fleet, self.history, self._spec, asyncio.get_running_loop().time())
-        self.history = plan.history
-        self.plans.append(plan)
-        if plan.targets or plan.ended is not None:
-            await self.redis.write_rebalance(plan.targets)
-        moves = self._spec.moves
-        await self.redis.set_move_rate(
-            fleet_move_rate(fleet, moves, plan.targets, plan.move_limit), moves.max_per_second, nodes.now
-        )
-        return plan
-
-    async def run_until_ended(self) -> RebalancePlan:
-        async with asyncio.timeout(5 * PATIENCE):
-            while (plan := await self.run_once()).ended is None:
-                await asyncio.sleep(PASS)
-        return plan
-
-    async def aclose(self) -> None:
-        await self.redis.aclose()
 
 
 class BusyAgent:
@@ -102,7 +49,7 @@ class BusyAgent:
 
     async def stop(self) -> None:
         self.agent.stop()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await self.serving
 
 
@@ -119,7 +66,7 @@ async def simulated_agents(url: str, count: int, folder: Path) -> AsyncIterator[
         yield
     finally:
         swarm.terminate()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await swarm.wait()
 
 
@@ -174,12 +121,12 @@ def max_over_mean(nodes: dict[str, str]) -> float:
     return max(counts.values()) * 4 / sum(counts.values())
 
 
-async def nobody_is_moved_twice(passes: Passes, api: GatewayApi, nodes: dict[str, str]) -> None:
+async def nobody_is_moved_twice(passes: RebalancePasses, api: GatewayApi, nodes: dict[str, str]) -> None:
     """Two nodes are asked to keep nothing. Only links that stayed at node-1 so far may move. All agents were there at
     first, so it has moved each of them once in the end."""
     before = (await passes.read()).rows
     stayed = {agent for agent, node in nodes.items() if node == "node-1"}
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             await passes.redis.write_rebalance({"node-1": RebalanceTarget(0), "node-2": RebalanceTarget(0)})
             now = (await passes.read()).rows
@@ -220,16 +167,16 @@ async def links_move(
     tmp_path: Path,
 ) -> None:
     url = f"ws://127.0.0.1:{balancer.port}"
-    passes = Passes(own_valkey.url, operation="uid-of-a-rebalance")
+    passes = RebalancePasses(own_valkey.url, operation="uid-of-a-rebalance")
     busy = [BusyAgent(url, f"busy-{n}") for n in range(BUSY)]
     async with simulated_agents(url, IDLE, tmp_path):
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while len(await holders(api)) < IDLE + BUSY:
                 await asyncio.sleep(0.2)
         held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]
         fleet += [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{number}") for number in (2, 3, 4)]
         async with Traffic(api) as traffic:
-            plan = await passes.run_until_ended()
+            plan = await passes.run_until_ended(PASS, 5 * TIMEOUT)
         assert plan.ended is not None
         assert plan.ended.outcome is RebalanceOutcome.EVEN, plan.reason
         # Only the reports were even so far: now the rows of the agents themselves.
@@ -245,4 +192,51 @@ async def links_move(
         assert {(await api.end(command))["state"] for command in held} == {"ok"}
         await nobody_is_moved_twice(passes, api, nodes)
     await asyncio.gather(*(agent.stop() for agent in busy))
+    await passes.aclose()
+
+
+async def node_of_all(api: GatewayApi, count: int) -> str:
+    """The node that all agents have, "" while they have several."""
+    nodes = await holders(api)
+    return nodes.popitem()[1] if len(nodes) == count and len(set(nodes.values())) == 1 else ""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+async def test_agents_whose_node_has_gone_may_be_moved_again(
+    end: signal.Signals,
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeGatewayApi,
+    tmp_path: Path,
+) -> None:
+    """A rebalance moves all agents to a second node, which then stops or dies. A third one gets them in the same
+    hour."""
+    count = 40
+    first = make_gateway(own_valkey.url, name="node-1")
+    fleet, api, passes = [first], api_of(first), RebalancePasses(own_valkey.url)
+
+    async def all_at(node: str) -> None:
+        async with asyncio.timeout(4 * TIMEOUT):
+            while await node_of_all(api, count) != node:
+                await passes.read()
+                if node != first.name:
+                    await passes.redis.write_rebalance({first.name: RebalanceTarget(0, 0)})
+                await asyncio.sleep(0.2)
+
+    async with probing(fleet) as kubelet:
+        balancer = Balancer(kubelet.ports, random.Random(1))
+        await balancer.start()
+        try:
+            async with simulated_agents(f"ws://127.0.0.1:{balancer.port}", count, tmp_path):
+                await all_at("node-1")
+                fleet.append(make_gateway(own_valkey.url, name="node-2"))
+                await all_at("node-2")
+                await passes.redis.write_rebalance({})
+                fleet[1].signal(end)
+                await all_at("node-1")
+                fleet.append(make_gateway(own_valkey.url, name="node-3"))
+                await all_at("node-3")
+        finally:
+            await balancer.stop()
     await passes.aclose()

@@ -55,7 +55,7 @@ async def test_open_commands_end_for_all_their_callers_when_no_node_takes_agents
     running = await apis[0].start(peer.agent, **WAITING)
     await peer.command()
     await peer.send(Ack(id=running))
-    await peer.say(running, 0, "begun")
+    await peer.send_output(running, 0, "begun")
     await peer.expect(Rx)
     sent = await apis[1].start(peer.agent, **WAITING)
     await peer.command()  # which it never acknowledges

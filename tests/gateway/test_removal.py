@@ -15,12 +15,13 @@ from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import integer, items, octets
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.messages import Ack, Event, Rx
+from fairlead.wire.messages import Ack, End, Event, Rx
 
 from support.fixtures import RedisOf, UntilAnswered
-from support.gateway.platform_api import MakeGatewayApi
-from support.gateway.process import MakeGateway
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 
 FAR_MS = 3600_000
@@ -141,3 +142,22 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
     assert caplog.text.count("the sweep skips") == 2
     assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 4
+
+
+async def test_every_redis_key_has_an_expiry_or_an_owner(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, shared_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send_output(command, 0, "x")
+    await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"y")
+    await api.http.post("/v1/commands", json={"agent": peer.agent, "method": "m"}, headers={"idempotency-key": "k"})
+    await peer.send(End(id=command, total=1))
+    await api.end(command)
+    store = await redis_of(shared_valkey)
+    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:data_epoch")
+    for key in map(octets, items(await store.submit("KEYS", "*"))):
+        if not key.decode().startswith(owned):
+            assert integer(await store.submit("PTTL", key)) > 0, key

@@ -124,7 +124,7 @@ async def test_an_offset_beyond_the_results_is_refused(
     await peer.greet()
     command = await api.start(peer.agent)
     await peer.command()
-    await peer.say(command, 0, "one")
+    await peer.send_output(command, 0, "one")
     await peer.send(End(id=command, total=1))
     await api.end(command)
     answer = await api.http.get(f"/v1/commands/{command}/results?from=2")

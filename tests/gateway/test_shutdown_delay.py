@@ -18,6 +18,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
 from support.gateway.process import MakeGateway
+from support.streams import copy_stream
 
 LEARNS = 1.5
 """Seconds until the balancer of these tests has noticed what a node says of itself: as long as endpoints and the
@@ -33,7 +34,7 @@ async def test_a_node_without_links_serves_for_the_whole_delay(
     async with httpx2.AsyncClient(headers=PLATFORM) as http:
         before = await http.get(f"{gateway.api}/v1/agents")
         assert "connection" not in before.headers
-        told = time.monotonic()
+        stopped = time.monotonic()
         gateway.signal(signal.SIGTERM)
         answered = 0
         while True:
@@ -46,7 +47,7 @@ async def test_a_node_without_links_serves_for_the_whole_delay(
             if answered and answer.headers.get("connection") != "close":
                 pytest.fail("a caller was left on a connection to a node that leaves")
             answered += answer.headers.get("connection") == "close"
-            if began - told < DELAY / 2:
+            if began - stopped < DELAY / 2:
                 ready = await http.get(f"{gateway.admin}/readyz")
                 with pytest.raises(websockets.InvalidStatus) as refused:
                     await websockets.connect(
@@ -58,7 +59,7 @@ async def test_a_node_without_links_serves_for_the_whole_delay(
                     assert refused.value.response.status_code == 503
                     assert "Retry-After" in refused.value.response.headers
             await asyncio.sleep(0.05)
-    assert time.monotonic() - told >= DELAY
+    assert time.monotonic() - stopped >= DELAY
     assert answered
     assert await asyncio.to_thread(gateway.wait) == 0
     assert "drained 0 agents" in gateway.log()
@@ -123,17 +124,7 @@ class IngressBalancer:
             await writer.drain()
             writer.close()
             return
-        await asyncio.gather(_pump(reader, inner[1]), _pump(inner[0], writer))
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    writer.close()
+        await asyncio.gather(copy_stream(reader, inner[1]), copy_stream(inner[0], writer))
 
 
 async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(

@@ -28,7 +28,7 @@ async def test_a_command_runs_through_the_other_node(
     await peer.send(Ack(id=command))
     followed = asyncio.ensure_future(api.lines(command))
     for n in range(50):
-        await peer.say(command, n, f"{n}\n")
+        await peer.send_output(command, n, f"{n}\n")
     await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
     assert (await peer.expect(Chunk)).payload == b"hello"
     await api.http.delete(f"/v1/commands/{command}")
@@ -66,7 +66,7 @@ async def test_the_node_of_the_agent_is_killed_and_the_stream_continues(
     await peer.send(Ack(id=command))
     followed = asyncio.ensure_future(api.lines(command))
     for n in range(10):
-        await peer.say(command, n, f"{n}\n")
+        await peer.send_output(command, n, f"{n}\n")
     while (await peer.expect(Rx)).s < 11:
         pass
     holder.signal(signal.SIGKILL)
@@ -74,7 +74,7 @@ async def test_the_node_of_the_agent_is_killed_and_the_stream_continues(
     welcome = await again.greet(conn=2)
     assert welcome.have == {command: 10}
     for n in range(10, 20):
-        await again.say(command, n, f"{n}\n")
+        await again.send_output(command, n, f"{n}\n")
     await again.send(End(id=command, total=20))
     lines = await followed
     assert "".join(line.get("text", "") for line in lines) == "".join(f"{n}\n" for n in range(20))
@@ -94,15 +94,15 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     await peer.send(Ack(id=command))
     await peer.expect(Rx)
     frozen.signal(signal.SIGSTOP)
-    await peer.say(command, 0, "stale ")  # stands in the frozen node's socket
+    await peer.send_output(command, 0, "stale ")  # stands in the frozen node's socket
     again = await dial(other, peer.agent)
     welcome = await again.greet(conn=2)
     assert welcome.have == {command: 0}
-    await again.say(command, 0, "fresh ")
+    await again.send_output(command, 0, "fresh ")
     await again.expect(Rx)
     frozen.signal(signal.SIGCONT)
     assert await peer.close_code() == CloseCode.SUPERSEDED
-    await again.say(command, 1, "end")
+    await again.send_output(command, 1, "end")
     await again.send(End(id=command, total=2))
     assert (await api.end(command))["state"] == "ok"
     assert await api.output(command) == "fresh end"

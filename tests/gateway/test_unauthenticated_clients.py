@@ -91,11 +91,11 @@ async def test_many_unauthenticated_connections_keep_nobody_out(
         await (await dial(node)).greet()
         async with httpx2.AsyncClient(trust_env=False) as http:
             assert (await http.get(f"{node.admin}/readyz")).status_code == 200
-            told = (await http.get(f"{node.admin}/metrics")).text
+            metrics = (await http.get(f"{node.admin}/metrics")).text
     assert "to make room" in node.log()
-    evicted = next(line for line in told.splitlines() if line.startswith("fairlead_connections_evicted_total"))
+    evicted = next(line for line in metrics.splitlines() if line.startswith("fairlead_connections_evicted_total"))
     assert float(evicted.split()[1]) >= 250
-    open_now = next(line for line in told.splitlines() if line.startswith("fairlead_unauthenticated_connections"))
+    open_now = next(line for line in metrics.splitlines() if line.startswith("fairlead_unauthenticated_connections"))
     assert float(open_now.split()[1]) <= 100
     assert "Traceback" not in node.log()
 

@@ -136,7 +136,7 @@ async def test_a_chunk_before_the_ack_counts_as_the_ack(
     await peer.greet()
     command = await api.start(peer.agent)
     await peer.command()
-    await peer.say(command, 0, "early")
+    await peer.send_output(command, 0, "early")
     await peer.expect(Rx)
     assert (await api.get(command))["state"] == "running"
     await peer.send(Ack(id=command), End(id=command, total=1))
@@ -157,7 +157,7 @@ async def test_an_accepted_command_cannot_be_refused_later(
     command = await api.start(peer.agent)
     await peer.command()
     await peer.send(Ack(id=command))
-    await peer.say(command, 0, "output")
+    await peer.send_output(command, 0, "output")
     await peer.send(Ack(id=command, state="refused"))
     assert await peer.close_code() == 4500
 

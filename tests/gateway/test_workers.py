@@ -335,8 +335,8 @@ def test_a_taken_port_is_reported_at_once(workers: str) -> None:
             # It would share the port if it were asked to: another gateway's worker would.
             port = str(taken.getsockname()[1])
             text = refused("--workers", workers, *(f"--{key}={port if key == name else 0}" for key in flags))
-        door = name.removesuffix("-port")
-        assert f"cannot use {door} port {port} on 127.0.0.1: Address already in use" in text
+        purpose = name.removesuffix("-port")
+        assert f"cannot use {purpose} port {port} on 127.0.0.1: Address already in use" in text
         assert f"--{name}" in text
         assert "Redis" not in text, "the node must not have waited for Redis"
 

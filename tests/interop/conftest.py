@@ -81,7 +81,7 @@ async def start_foreign(node_js: str) -> AsyncIterator[StartForeign]:
             env={**os.environ, "AGENT_TOKEN": AGENT_TOKEN},
         )  # fmt: skip
         started.append(ForeignAgent(process))
-        await started[-1].tells("start")
+        await started[-1].wait_for_line("start")
         return started[-1]
 
     yield start

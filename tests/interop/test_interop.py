@@ -27,7 +27,7 @@ async def test_a_command_streams_its_output(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "streams")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     text = "one\ntwo\nзачем 🙂\n\nno newline"
     output, end = await api.results(await api.start("streams", "echo", {"text": text}))
@@ -42,7 +42,7 @@ async def test_an_unknown_method_is_refused(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "refuses")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[0])
     _, end = await api.results(await api.start("refuses", "dance"))
     assert (end["state"], end["error"]["code"]) == ("failed", "unknown_method")
@@ -51,7 +51,7 @@ async def test_an_unknown_method_is_refused(
 
 async def test_input_is_echoed(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "hears")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     command = await api.start("hears", "echo", {"input": True})
     parts = [f"{n:04}".encode() * 16_384 for n in range(12)]  # 64 KiB each: three windows
@@ -69,7 +69,7 @@ async def test_a_cancel_and_a_deadline_end_commands(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "stops")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     command = await api.start("stops", "count", {"n": 1_000_000, "pause": 10})
     await api.seen(command, 5)
@@ -90,7 +90,7 @@ async def test_a_cancel_ends_a_command_whose_output_nobody_reads(
 ) -> None:
     """100 MB into a window that nobody reads: the agent's own end arrives, at a cancel and at a deadline."""
     foreign = await start_foreign([nodes[0].link], "floods")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     for deadline in (None, 6):
         more = {"deadline": deadline} if deadline else {}
@@ -109,7 +109,7 @@ async def test_a_result_too_large_for_a_message_is_an_error(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "large")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[0])
     _, end = await api.results(await api.start("large", "large", {"bytes": 774_142}))
     assert (end["state"], len(end["payload"])) == ("ok", 774_142)  # with its quotes the most that JSON takes
@@ -125,12 +125,12 @@ async def test_a_thousand_commands_run_one_after_the_other(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "works")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[0])
     for n in range(1000):
         output, end = await api.results(await api.start("works", "echo", {"text": f"{n}\n"}))
         assert (output, end["state"]) == (f"{n}\n", "ok")
-    await foreign.tells("run", 1000)  # its stdout is read apart from its results
+    await foreign.wait_for_line("run", 1000)  # its stdout is read apart from its results
     assert len({run["id"] for run in foreign.all("run")}) == len(foreign.all("run")) == 1000
     assert not foreign.all("closed")
 
@@ -139,7 +139,7 @@ async def test_an_event_is_stored(
     nodes: list[ServeProcess], shared_valkey: EmbeddedValkey, api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "tells")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[0])
     _, end = await api.results(await api.start("tells", "event", {"type": "interop.said", "body": {"x": 1}}))
     store = Pipeliner(shared_valkey.url)
@@ -162,7 +162,7 @@ async def test_a_stream_continues_after_a_lost_link(
     """The link is lost in the middle of the output: all of it arrives, in order, once; the command ran once."""
     holder, other = own_nodes
     foreign = await start_foreign([holder.link, other.link], "moves")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(other)
     counted = await api.start("moves", "count", {"n": 400, "pause": 10})
     echoed = await api.start("moves", "echo", {"text": "a\n", "input": True})
@@ -175,19 +175,19 @@ async def test_a_stream_continues_after_a_lost_link(
         holder.process.terminate()
     else:
         foreign.signal(signal.SIGUSR2)
-    assert (await foreign.tells("welcome", 2))["resumed"]
+    assert (await foreign.wait_for_line("welcome", 2))["resumed"]
     assert (await api.http.post(f"/v1/commands/{echoed}/input?n=1&end=true", content=b"c\n")).is_success
     output, end = await api.results(counted)
     assert (output, end["state"], end["payload"]) == (numbers(400), "ok", {"n": 400})
     output, end = await api.results(echoed)
     assert (output, end["state"]) == ("a\nb\nc\n", "ok")
-    await foreign.tells("run", 2)
+    await foreign.wait_for_line("run", 2)
     assert sorted(run["id"] for run in foreign.all("run")) == sorted([counted, echoed])
-    lost = await foreign.tells("closed")
+    lost = await foreign.wait_for_line("closed")
     if fault == "killed":
         assert (lost["code"], lost["replaced"]) == (1006, False)
     elif fault == "drained":
-        assert (await foreign.tells("drain"))["why"] == "shutdown"
+        assert (await foreign.wait_for_line("drain"))["why"] == "shutdown"
         assert (lost["code"], lost["own"], lost["replaced"]) in ((1000, True, True), (4007, False, True))
         assert await asyncio.to_thread(holder.process.wait, 20) == 0
     else:
@@ -200,14 +200,14 @@ async def test_a_killed_process_ends_with_outcome_unknown(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "dies")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     command = await api.start("dies", "count", {"n": 1_000_000, "pause": 10})
     await api.seen(command, 5)
     foreign.signal(signal.SIGKILL)
     await foreign.exit_code()
     heir = await start_foreign([nodes[1].link], "dies")
-    await heir.tells("welcome")
+    await heir.wait_for_line("welcome")
     output, end = await api.results(command)
     assert output == numbers(output.count("\n"))
     assert (end["state"], end["error"]["code"]) == ("failed", "outcome_unknown")
@@ -218,7 +218,7 @@ async def test_a_terminated_process_cancels_its_commands(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "leaves")
-    await foreign.tells("welcome")
+    await foreign.wait_for_line("welcome")
     api = api_of(nodes[1])
     command = await api.start("leaves", "count", {"n": 1_000_000, "pause": 10})
     await api.seen(command, 5)
@@ -230,9 +230,9 @@ async def test_a_terminated_process_cancels_its_commands(
 
 async def test_another_boot_takes_over(nodes: list[ServeProcess], start_foreign: StartForeign) -> None:
     first = await start_foreign([nodes[0].link], "twin")
-    await first.tells("welcome")
+    await first.wait_for_line("welcome")
     second = await start_foreign([nodes[1].link], "twin")
-    await second.tells("welcome")
+    await second.wait_for_line("welcome")
     assert await first.exit_code() == 3
     assert first.all("closed")[-1]["code"] == 4507
     assert not second.all("closed")

@@ -58,14 +58,14 @@ class ScriptedGateway:
     async def accept(self) -> None:
         self.socket = await asyncio.wait_for(self._connections.get(), TIMEOUT)
 
-    async def say(self, *messages: dict[str, Any]) -> None:
+    async def send(self, *messages: dict[str, Any]) -> None:
         assert self.socket is not None
         for message in messages:
             await self.socket.send(json.dumps(message))
         # The agent answers pings in the order of reading: with the pong, it has read all of it.
         await asyncio.wait_for(await self.socket.ping(), TIMEOUT)
 
-    async def hear(self) -> dict[str, Any]:
+    async def receive(self) -> dict[str, Any]:
         """The next message that the agent must send."""
         assert self.socket is not None
         async with asyncio.timeout(TIMEOUT):
@@ -133,11 +133,11 @@ async def test_deep_nesting_does_not_crash_the_agent(script: ScriptedGateway, st
     """What JavaScript can read is an unknown key, to be ignored; in other languages it is 4500."""
     foreign = await start_foreign([script.link], "edge-17")
     await script.accept()
-    await script.hear()
-    await script.say(GREETING)
+    await script.receive()
+    await script.send(GREETING)
     assert script.socket is not None
     await script.socket.send('{"t":3,"x":' + "[" * 100_000 + "]" * 100_000 + "}")
-    await script.say({"t": 3, "echo": 1})
+    await script.send({"t": 3, "echo": 1})
     assert foreign.process.returncode is None
     assert not foreign.all("closed")
 
@@ -149,12 +149,12 @@ async def test_invalid_messages_are_refused(script: ScriptedGateway, start_forei
     cases = [(v["name"], data_of(v), v["close_code"]) for v in invalid if "or_read_as" not in v]
     for count, (name, data, code) in enumerate(cases, 1):
         await script.accept()
-        await script.hear()
-        await script.say({**GREETING, "retry": SOON})
+        await script.receive()
+        await script.send({**GREETING, "retry": SOON})
         assert script.socket is not None
         await script.socket.send(data)
         assert await script.close_code() == code, name
-        assert (await foreign.tells("closed", count))["own"], name
+        assert (await foreign.wait_for_line("closed", count))["own"], name
 
 
 async def test_the_window_bounds_what_is_sent_and_buffered(
@@ -162,20 +162,20 @@ async def test_the_window_bounds_what_is_sent_and_buffered(
 ) -> None:
     foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
-    await script.hear()
-    await script.say({**GREETING, "limits": {"window": 16}}, {"t": 4, "id": "c1", "method": "exec", "credit": 16})
-    assert (await script.hear())["t"] == ACK
+    await script.receive()
+    await script.send({**GREETING, "limits": {"window": 16}}, {"t": 4, "id": "c1", "method": "exec", "credit": 16})
+    assert (await script.receive())["t"] == ACK
     eight = base64.b64encode(b"8 bytes.").decode()
     for _ in range(3):
         await foreign.order("write", id="c1", kind="stdout", payload=eight)
-    assert [(await script.hear())["n"] for _ in range(2)] == [0, 1]
+    assert [(await script.receive())["n"] for _ in range(2)] == [0, 1]
     await foreign.order("event", type="after", qos=1, payload="")
     # The third write waits: 16 bytes are not stored, and there is no credit. The event needs none.
-    assert (await script.hear())["t"] == EVENT
+    assert (await script.receive())["t"] == EVENT
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(script.hear(), 0.3)
-    await script.say({"t": 11, "s": 4})
+        await asyncio.wait_for(script.receive(), 0.3)
+    await script.send({"t": 11, "s": 4})
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(script.hear(), 0.3)  # the third chunk was made, and has no credit
-    await script.say({"t": CREDIT, "id": "c1", "bytes": 8})
-    assert (await script.hear())["n"] == 2
+        await asyncio.wait_for(script.receive(), 0.3)  # the third chunk was made, and has no credit
+    await script.send({"t": CREDIT, "id": "c1", "bytes": 8})
+    assert (await script.receive())["n"] == 2

@@ -26,7 +26,7 @@ from support.gateway.process import GatewayProcess
 from support.interop.older_version import COMMIT, PRESENT, HistoryMissing, Version, older
 
 pytestmark = pytest.mark.timeout(500)
-PATIENCE = 120.0
+TIMEOUT = 120.0
 COMMANDS = 10
 
 
@@ -88,7 +88,7 @@ class MixedFleet:
             await asyncio.to_thread(node.stop)
 
     async def online(self, api: GatewayApi) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             for name in self.agents:
                 while (await api.http.get(f"/v1/agents/{name}")).json().get("state") != "online":
                     await asyncio.sleep(0.1)
@@ -103,7 +103,7 @@ class MixedFleet:
             assert end["state"] == "ok", (agent, end)
             assert await api.output(command) == f"{word}-{agent}-{number}\n"
 
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             await asyncio.gather(*(one(agent, n) for agent in self.agents for n in range(COMMANDS)))
 
 
@@ -147,7 +147,7 @@ async def test_node_of_either_version_drains_to_the_other(fleet: MixedFleet, lea
         for command in running:
             assert (await api.end(command))["state"] == "ok"
             assert await api.output(command) == "one\ntwo\n"
-        assert await asyncio.to_thread(fleet.nodes[leaving].wait, PATIENCE) == 0
+        assert await asyncio.to_thread(fleet.nodes[leaving].wait, TIMEOUT) == 0
         await fleet.online(api)
         await fleet.run_everywhere(api, "after")
         for agent in fleet.agents:

@@ -214,6 +214,14 @@ CASES = {
             {operator("condition", ',condition="Rebalanced"'): "0x20"},
         ),
     ),
+    "FairleadCrdsOutdated": Case(
+        "12m",
+        {operator("condition", ',condition="CrdsUpToDate"'): "0x20"},
+        (
+            {operator("condition", ',condition="CrdsUpToDate"'): "0x8 1x12"},
+            {operator("condition", ',condition="IngressClassFound"'): "0x20"},
+        ),
+    ),
     "FairleadCanaryFailed": Case(
         "6m",
         {operator("canaries_total", ',outcome="Failed"'): "0x4 1x6"},

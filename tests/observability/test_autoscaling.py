@@ -41,10 +41,14 @@ IDLE = 12.0
 STILL = {
     "Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not",
     "New links directed": "there is no rollout; tests/operator plays one",
+    "Removal held": "no pod is unneeded; tests/operator plays what holds one",
+    "Other autoscalers": "the mode is not DryRun",
     "Canary": "there is no new pod template; tests/operator plays some",
     "Waiting moves": "no node stops; tests/observability/test_dashboards.py plays a drain",
 }
 """Panels that may be the same under this load, and why; all others must move."""
+ELSEWHERE = "compared_replicas"
+"""The metric that may be missing: it is there in the mode DryRun only, which tests/operator plays."""
 
 
 class Operator:
@@ -159,6 +163,6 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         await asyncio.sleep(RATE)
         given = list(answers(prometheus, [AUTOSCALING], idle, (idle[1], time.time())))
     print(table(given))
-    assert [one.name for one in given if not one.busy] == []
+    assert [one.name for one in given if not one.busy and ELSEWHERE not in one.query.expr] == []
     unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
     assert [line for line in unmoved if not any(f": {title}: " in line for title in STILL)] == []

@@ -1,7 +1,8 @@
-"""An API server for the run and a namespace for each test: see support.control_plane."""
+"""An API server for the run, a namespace for each test, and operators as processes: see tests/support."""
 
 from __future__ import annotations
 
 from support.control_plane import control_plane, valkey_server, world
+from support.operator_replica import start
 
-__all__ = ["control_plane", "valkey_server", "world"]
+__all__ = ["control_plane", "start", "valkey_server", "world"]

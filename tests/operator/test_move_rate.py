@@ -12,7 +12,7 @@ from fairlead.fleet import schema
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.store.reply import integer, items, text
-from fairlead_operator.api.gateway_spec import Moves
+from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation, PodObservation
 

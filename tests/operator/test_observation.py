@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_status import DecisionReport, LinkGatewayStatus
+from fairlead_operator.autoscaler.known_exclusions import KnownExclusions
 from fairlead_operator.autoscaler.observation import NodeMetrics, PodObservation, observe_fleet
 from fairlead_operator.kube.machine import Machine, missing_machine, read_machine
 from fairlead_operator.kube.objects import Object
@@ -80,6 +81,28 @@ def test_a_pod_that_leaves_new_links_to_others_can_serve_although_it_is_unready(
     assert not observe(70, ready=False).ready, "unready for a reason of its own"
     assert not observe(80, ready=False, at=4_000, excluded_by="rebalance").ready, "its node has been silent for 16 s"
     assert not observe_fleet(deployment(), [pod("a", ready=False)], nodes, ready_pods, 90).pods[0].ready
+
+
+def test_excluded_pods_count_as_ready_while_redis_cannot_be_read_as_long_as_they_can_be_excluded() -> None:
+    known = KnownExclusions()
+    pods = [pod("a", ready=False), pod("b"), pod("silent", ready=False), pod("ill", ready=False)]
+
+    def ready(nodes: NodeMetrics | None, now: float) -> dict[str, tuple[bool, str]]:
+        excluded = known.observe(nodes, now)
+        fleet = observe_fleet(deployment(), pods, nodes, FirstSeen(), now, excluded=excluded)
+        return {one.name: (one.ready, one.excluded_by) for one in fleet.pods if one.ready or one.excluded_by}
+
+    rows = {
+        "a": row("a", 19_000, 7, "rebalance"), "b": row("b", 19_000, 7), "silent": row("silent", 4_000, 7, "rollout"),
+        "ill": row("ill", 19_000, 7),
+    }  # fmt: skip
+    assert ready(None, 0) == {"b": (True, "")}, "nothing is known yet"
+    assert ready(NodeMetrics(rows, now=20_000), 10)["a"] == (True, "rebalance")
+    for now in (20, 50):
+        assert ready(None, now) == {"a": (True, "rebalance"), "b": (True, "")}
+    assert ready(None, 51) == {"b": (True, "")}, "nobody has repeated it for more than 30 s"
+    ready(NodeMetrics({**rows, "a": row("a", 59_000, 7)}, now=60_000), 60)
+    assert ready(None, 61) == {"b": (True, "")}, "it took new links when the rows were last read"
 
 
 def node(name: str, zone: str, *, ready: str = "True", **spec: object) -> Object:

@@ -21,7 +21,7 @@ from fairlead_operator.autoscaler.history.rebalance_history import EndedRebalanc
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState, plan_rebalance
 from fairlead_operator.operations.disconnect_progress import DisconnectProgress, disconnect_progress
-from fairlead_operator.operations.runner import is_expired
+from fairlead_operator.operations.operation_queue import is_expired
 from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-
 import pytest
 
-from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
-from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
-from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.control_plane import ControlPlane
+from support.operations import condition, leaving_pods, settled_fleet
 from support.operator_world import OperatorNamespace
-
-KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
-"""Built with the API server that the fixtures start."""
-
-
-async def fleet(world: OperatorNamespace, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
-    """A settled fleet whose pods are scheduled and have some links."""
-    reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
-    await world.reconcile(reconciler)
-    names = await world.run_pods(count)
-    for i, name in enumerate(names):
-        await world.place(name)
-        await world.beat(name, 100 + i)
-    await world.reconcile(reconciler)
-
-    async def allowed() -> bool:
-        budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
-        return bool(budget.get("status", {}).get("disruptionsAllowed") == 1)
-
-    await world.until("the budget to allow an eviction", allowed)
-    return reconciler, names
-
-
-def condition(status: Object, kind: str) -> tuple[str, str]:
-    (found,) = (one for one in status["conditions"] if one["type"] == kind)
-    return found["status"], found["reason"]
-
-
-async def leaving(world: OperatorNamespace) -> set[str]:
-    return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
 
 
 async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: OperatorNamespace) -> None:
-    reconciler, (one, _) = await fleet(world)
+    reconciler, (one, _) = await settled_fleet(world)
     await world.operate("away", type="Drain", pod=one, reason="a bad disk")
     await world.reconcile(reconciler)
-    assert await leaving(world) == {one}
+    assert await leaving_pods(world) == {one}
     status = await world.operation("away")
     assert (status["phase"], status["linksAtStart"], status["linksLeft"]) == ("Running", 100, 100)
     assert condition(status, "Complete") == ("False", "Draining")
@@ -82,40 +46,8 @@ async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: O
     assert world.metrics.operations.labels("Drain", "Succeeded")._value.get() == 1
 
 
-@pytest.mark.timeout(150)
-async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
-    world: OperatorNamespace, control_plane: ControlPlane
-) -> None:
-    async def kubectl(*arguments: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            KUBECTL, f"--kubeconfig={control_plane.admin}", f"--namespace={world.namespace}", *arguments,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        out, _ = await asyncio.wait_for(process.communicate(), 110)
-        return process.returncode or 0, out.decode()
-
-    reconciler, (one, _) = await fleet(world)
-    await world.operate("away", type="Drain", pod=one)
-    await world.reconcile(reconciler)
-    await world.beat(one, 7)
-    waiting = asyncio.create_task(kubectl("wait", "--for=condition=Complete", "lop/away", "--timeout=100s"))
-    await world.reconcile(reconciler)
-    _, shown = await kubectl("get", "lop")
-    head, row = (line.split() for line in shown.splitlines())
-    assert head == ["NAME", "GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
-    assert row[:-1] == ["away", "edge", "Drain", one, "Running", "7"]
-    change = '{"spec": {"pod": "another"}}'
-    failed, said = await kubectl("patch", "lop", "away", "--type=merge", f"--patch={change}")
-    assert failed
-    assert "cannot be changed" in said
-    await world.end(one)
-    await world.run_pods(2)
-    await world.reconcile(reconciler)
-    assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
-
-
 async def test_restart_is_complete_when_all_pods_are_new(world: OperatorNamespace) -> None:
-    reconciler, old = await fleet(world)
+    reconciler, old = await settled_fleet(world)
     made = await world.operate("anew", type="Restart")
     await world.reconcile(reconciler)
     status = await world.operation("anew")
@@ -147,7 +79,7 @@ async def test_restart_is_complete_when_all_pods_are_new(world: OperatorNamespac
 
 
 async def test_second_operation_waits_and_names_the_first(world: OperatorNamespace) -> None:
-    reconciler, (one, other) = await fleet(world)
+    reconciler, (one, other) = await settled_fleet(world)
     first = await world.operate("first", type="Drain", pod=one)
     await world.reconcile(reconciler)
     await world.operate("second", type="Drain", pod=other)
@@ -155,7 +87,7 @@ async def test_second_operation_waits_and_names_the_first(world: OperatorNamespa
     status = await world.operation("second")
     assert (status["phase"], condition(status, "Complete")) == ("Pending", ("False", "Queued"))
     assert "waiting for the operation first" in status["message"]
-    assert await leaving(world) == {one}
+    assert await leaving_pods(world) == {one}
     # Deleted while it runs: what has begun goes on, the next operation runs, and the budget protects the pods.
     await world.admin.delete("LinkOperation", world.namespace, "first", first["metadata"]["uid"])
     await world.end(one)
@@ -163,14 +95,14 @@ async def test_second_operation_waits_and_names_the_first(world: OperatorNamespa
 
     async def begun() -> bool:
         await world.reconcile(reconciler, seconds=1)
-        return await leaving(world) == {other}
+        return await leaving_pods(world) == {other}
 
     await world.until("the second to begin", begun)
     assert (await world.operation("second"))["phase"] == "Running"
 
 
 async def test_drain_waits_for_the_disruption_budget(world: OperatorNamespace) -> None:
-    reconciler, (one, other) = await fleet(world)
+    reconciler, (one, other) = await settled_fleet(world)
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await world.admin.patch("Pod", world.namespace, other, ill, "status")
 
@@ -185,7 +117,7 @@ async def test_drain_waits_for_the_disruption_budget(world: OperatorNamespace) -
     assert (status["phase"], condition(status, "Complete")) == ("Running", ("False", "Blocked"))
     assert f"{one} cannot be replaced yet" in status["message"]
     assert "disruption budget" in status["message"]
-    assert await leaving(world) == set()
+    assert await leaving_pods(world) == set()
     written = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
     await world.reconcile(reconciler)
     again = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
@@ -194,13 +126,13 @@ async def test_drain_waits_for_the_disruption_budget(world: OperatorNamespace) -
 
     async def gone() -> bool:
         await world.reconcile(reconciler, seconds=1)
-        return await leaving(world) == {one}
+        return await leaving_pods(world) == {one}
 
     await world.until("the pod to be evicted", gone)
 
 
 async def test_new_leader_continues_an_operation(world: OperatorNamespace) -> None:
-    reconciler, (one, _) = await fleet(world)
+    reconciler, (one, _) = await settled_fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
     began = await world.operation("away")
@@ -215,7 +147,7 @@ async def test_new_leader_continues_an_operation(world: OperatorNamespace) -> No
 
 async def test_scale_down_waits_while_an_operation_runs(world: OperatorNamespace) -> None:
     """Without the operation the same fleet shrinks: test_scale_down_removes_the_emptiest_pod."""
-    reconciler, names = await fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
+    reconciler, names = await settled_fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 2}}})
     await world.operate("away", type="Drain", pod=names[0])
     seen = ""
@@ -235,7 +167,7 @@ async def test_scale_down_waits_while_an_operation_runs(world: OperatorNamespace
     ],
 )
 async def test_drain_of_a_foreign_pod_fails(world: OperatorNamespace, asked: Object, reason: str, words: str) -> None:
-    reconciler, _ = await fleet(world)
+    reconciler, _ = await settled_fleet(world)
     alien: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alien", "namespace": world.namespace}}
     alien["spec"] = (await world.pods())[0]["spec"] | {"nodeName": ""}
     await world.admin.create(alien)
@@ -246,19 +178,19 @@ async def test_drain_of_a_foreign_pod_fails(world: OperatorNamespace, asked: Obj
     assert words in status["message"]
     assert status["finishedAt"]
     assert ((reason, status["message"])) in await world.events("LinkOperation")
-    assert await leaving(world) == set()
+    assert await leaving_pods(world) == set()
 
 
 @pytest.mark.parametrize("kind", ["Drain", "Restart"])
 async def test_operation_at_a_paused_gateway_fails(world: OperatorNamespace, kind: str) -> None:
-    reconciler, names = await fleet(world)
+    reconciler, names = await settled_fleet(world)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
     await world.operate("away", type=kind, **({"pod": names[0]} if kind == "Drain" else {}))
     await world.reconcile(reconciler)
     status = await world.operation("away")
     assert condition(status, "Failed") == ("True", "GatewayPaused")
     assert "scaling.mode of edge is Paused" in status["message"]
-    assert await leaving(world) == set()
+    assert await leaving_pods(world) == set()
     assert RESTART_ANNOTATION not in (
         (await world.deployment())["spec"]["template"]["metadata"].get("annotations") or {}
     )
@@ -276,7 +208,7 @@ async def test_operation_at_a_gateway_that_is_not_accepted_fails(world: Operator
 
 
 async def test_operation_is_deleted_with_its_gateway(world: OperatorNamespace) -> None:
-    reconciler, (one, _) = await fleet(world)
+    reconciler, (one, _) = await settled_fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
     found = await world.admin.get("LinkOperation", world.namespace, "away")
@@ -295,7 +227,7 @@ async def test_operation_is_deleted_with_its_gateway(world: OperatorNamespace) -
     [("pods/eviction", "create", "Drain"), ("linkoperations", "patch", "Drain"), ("deployments", "patch", "Restart")],
 )
 async def test_missing_right_is_named(world: OperatorNamespace, lost: str, verb: str, asked: str) -> None:
-    reconciler, (one, _) = await fleet(world)
+    reconciler, (one, _) = await settled_fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=(lost, verb))
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))
     await world.reconcile(reconciler)
@@ -303,54 +235,24 @@ async def test_missing_right_is_named(world: OperatorNamespace, lost: str, verb:
     assert condition(status, "Failed") == ("True", "AccessDenied")
     assert "cannot" in status["message"]
     assert lost.partition("/")[0] in status["message"]
-    assert await leaving(world) == set()
+    assert await leaving_pods(world) == set()
 
 
 async def test_operation_does_not_begin_when_its_status_cannot_be_written(world: OperatorNamespace) -> None:
-    reconciler, (one, _) = await fleet(world)
+    reconciler, (one, _) = await settled_fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=("linkoperations/status", "patch"))
     await world.operate("away", type="Drain", pod=one)
     status = await world.reconcile(reconciler)
     assert await world.operation("away") == {}
-    assert await leaving(world) == set()
+    assert await leaving_pods(world) == set()
     assert [held["status"] for held in status["conditions"] if held["type"] == "Ready"] == ["True"]
 
 
 # -- what the API server itself refuses ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("asked", "why"),
-    [
-        ({"type": "Drain"}, "a Drain must name its pod"),
-        ({"type": "Restart", "pod": "a"}, "a Drain must name its pod"),
-        ({"type": "Rebalance", "pod": "a"}, "a Drain must name its pod"),
-        ({"type": "Sometimes"}, "Unsupported value"),
-        ({"type": "Restart", "ttlSecondsAfterFinished": -1}, "greater than or equal to 0"),
-        ({"type": "Disconnect"}, "must say in `disconnect`"),
-        ({"type": "Disconnect", "disconnect": {}}, "either a selector or agents"),
-        ({"type": "Disconnect", "disconnect": {"agents": ["x"], "selector": "a=b"}}, "either a selector or agents"),
-        ({"pod": "a"}, "Required value"),
-        ({"type": "Drain", "pod": "a,status.phase=Running"}, "should match"),
-        ({"type": "Restart", "activeDeadlineSeconds": 5}, "greater than or equal to 30"),
-    ],
-)
-async def test_invalid_operations_are_refused_by_the_api_server(
-    world: OperatorNamespace, asked: Object, why: str
-) -> None:
-    with pytest.raises(ApiServerRefused, match=why):
-        await world.operate("away", **asked)
-
-
-async def test_operation_spec_cannot_be_changed(world: OperatorNamespace) -> None:
-    await world.operate("away", type="Drain", pod="one")
-    for change in ({"pod": "another"}, {"type": "Restart", "pod": None}, {"activeDeadlineSeconds": 60}):
-        with pytest.raises(ApiServerRefused, match="cannot be changed"):
-            await world.admin.patch("LinkOperation", world.namespace, "away", {"spec": change})
-
-
 async def test_operation_can_be_cancelled_and_stays_so(world: OperatorNamespace) -> None:
-    reconciler, _ = await fleet(world)
+    reconciler, _ = await settled_fleet(world)
     await world.operate("spread", type="Rebalance")
     await world.reconcile(reconciler)
     assert (await world.operation("spread"))["phase"] == "Running"
@@ -363,73 +265,10 @@ async def test_operation_can_be_cancelled_and_stays_so(world: OperatorNamespace)
         await world.admin.patch("LinkOperation", world.namespace, "spread", {"spec": {"cancel": False}})
 
 
-async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world: OperatorNamespace) -> None:
-    reconciler, (one, two) = await fleet(world)
-    await world.beat(one, 108)
-    await world.beat(two, 92)
-    await world.operate("spread", type="Rebalance")
-    assert (await world.reconcile(reconciler))["phase"] == "Rebalancing"
-    await world.beat(one, 100, moved=8)
-    await world.beat(two, 100)
-    await world.reconcile(reconciler)
-    await world.reconcile(reconciler)
-    status = await world.operation("spread")
-    assert (status["phase"], status["linksLeft"]) == ("Succeeded", 0)
-    assert status["message"].startswith("8 links were moved")
-
-
-async def reported(world: OperatorNamespace, uid: str, pod: str, *progress: int) -> None:
-    """What the pod's node writes."""
-    await Disconnects(world.store).report(uid, f"{pod}#epoch-of-{pod}", DisconnectReport(*progress))
-
-
-async def test_disconnect_tells_the_nodes_and_completes_when_they_are_through(world: OperatorNamespace) -> None:
-    reconciler, (one, two) = await fleet(world)
-    wanted = {"selector": "env=prod", "ratePerSecond": 20, "retryAfterSeconds": 5}
-    body = await world.operate(
-        "off", type="Disconnect", disconnect=wanted, reason="new keys", ttlSecondsAfterFinished=0
-    )
-    uid, directives = body["metadata"]["uid"], Disconnects(world.store)
-    await world.reconcile(reconciler)
-    read = await directives.read(uid)
-    assert read is not None
-    assert read == Disconnect(uid, "env=prod", (), 20.0, 5000, "new keys", read.began)
-    await reported(world, uid, one, 100, 0, 12, 0)
-    await world.reconcile(reconciler)
-    status = await world.operation("off")
-    assert (status["phase"], status["linksAtStart"], status["linksLeft"], status["disconnected"]) == (
-        "Running", 100, 0, 12,
-    )  # fmt: skip
-    assert status["message"] == f"12 links closed, 0 of 100 left to look at; waiting for {two}"
-    assert (await directives.read(uid)) == read  # renewed, not begun again
-    await reported(world, uid, two, 101, 0, 3, 0)
-    await world.reconcile(reconciler)
-    status = await world.operation("off")
-    assert (status["phase"], status["disconnected"]) == ("Succeeded", 15)
-    assert await directives.current() == ("", 0)
-    everything = await world.admin.items("LinkOperation", world.namespace)
-    await OperationRunner(world.operator, Metrics()).delete_expired(everything)
-    assert not await world.admin.items("LinkOperation", world.namespace)
-
-
-async def test_cancelled_disconnect_is_withdrawn_by_whichever_operator_leads(world: OperatorNamespace) -> None:
-    reconciler, _ = await fleet(world)
-    await world.operate("off", type="Disconnect", disconnect={"agents": ["web-1", "web-2"]})
-    await world.reconcile(reconciler)
-    directives = Disconnects(world.store)
-    assert (await directives.current())[0]
-    await world.admin.patch("LinkOperation", world.namespace, "off", {"spec": {"cancel": True}})
-    body = await world.admin.get("LinkGateway", world.namespace, "edge")
-    await world.reconcile(world.reconciler(body))  # a new leader, which has written nothing
-    status = await world.operation("off")
-    assert (status["phase"], status["message"]) == ("Failed", "cancelled")
-    assert await directives.current() == ("", 0)
-
-
 async def test_ended_operation_is_deleted_when_its_time_is_over(world: OperatorNamespace) -> None:
     await world.operate("gone", type="Drain", pod="nowhere", ttlSecondsAfterFinished=0)
     await world.operate("kept", type="Drain", pod="nowhere")
-    reconciler, _ = await fleet(world)
+    reconciler, _ = await settled_fleet(world)
     await world.reconcile(reconciler)
     found = [await world.admin.get("LinkOperation", world.namespace, name) for name in ("gone", "kept")]
     assert [one["status"]["phase"] for one in found] == ["Failed", "Failed"]

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -20,80 +16,11 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
 from support.control_plane import ControlPlane
+from support.operator_replica import Replica
 from support.operator_world import OperatorNamespace
 
 TAKEOVER = 20.0
 """Seconds. Computed: 13 of silence, a read of the Lease every 2, and one call."""
-
-
-class Replica:
-    """One operator's process, and its health port."""
-
-    def __init__(self, name: str, environment: dict[str, str], log: Path) -> None:
-        self.name = name
-        self._log = log
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-Im", "fairlead_operator"],
-                env={**environment, "POD_NAME": name},
-                stdout=out,
-                stderr=out,
-            )
-        self._port = ""
-
-    def said(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    async def get(self, path: str) -> tuple[int, str]:
-        """Status and body; the status is 0 while it does not answer."""
-        found = re.search(r"health on (\S+)", self.said())
-        if found is None:
-            return 0, ""
-
-        def ask() -> tuple[int, str]:
-            try:
-                with urllib.request.urlopen(f"http://{found[1]}{path}", timeout=2) as answer:
-                    return answer.status, answer.read().decode()
-            except urllib.error.HTTPError as e:
-                return e.code, e.read().decode()
-            except OSError:
-                return 0, ""
-
-        return await asyncio.to_thread(ask)
-
-    async def metric(self, name: str) -> float:
-        _, text = await self.get("/metrics")
-        found = [line for line in text.splitlines() if line.startswith(name)]
-        return sum(float(line.rpartition(" ")[2]) for line in found)
-
-
-@pytest.fixture
-async def start(
-    world: OperatorNamespace, control_plane: ControlPlane, tmp_path: Path
-) -> AsyncIterator[Callable[..., Replica]]:
-    environment = {
-        "PATH": os.environ["PATH"],
-        "USER": "test",
-        "KUBECONFIG": str(control_plane.operator),
-        "POD_NAMESPACE": world.namespace,
-        "FAIRLEAD_OPERATOR_NAMESPACES": world.namespace,
-        "FAIRLEAD_OPERATOR_HTTP": "127.0.0.1:0",
-    }
-    running: list[Replica] = []
-
-    def begin(name: str, **more: str) -> Replica:
-        running.append(Replica(name, environment | more, tmp_path / f"{name}.log"))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.wait(10)
-
-
-async def leads(replica: Replica) -> bool:
-    return await replica.metric("fairlead_operator_leader") == 1
 
 
 async def scaled(world: OperatorNamespace, replicas: int) -> bool:
@@ -112,7 +39,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
 ) -> None:
     await world.gateway()
     a = start("a")
-    await world.until("a to lead", lambda: leads(a))
+    await world.until("a to lead", a.leads)
     b = start("b")
     await world.until("two pods", lambda: scaled(world, 2))
 
@@ -127,7 +54,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
     written = await a.metric("fairlead_operator_scalings_total")
     a.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    await world.until("b to lead", lambda: leads(b))
+    await world.until("b to lead", b.leads)
     assert time.monotonic() - began < TAKEOVER
     await least(world, 3)
     await world.until("three pods", lambda: scaled(world, 3))
@@ -146,7 +73,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
     # SIGTERM releases the Lease: the other replica leads after its next read.
     b.process.send_signal(signal.SIGTERM)
     began = time.monotonic()
-    await world.until("a to lead again", lambda: leads(a))
+    await world.until("a to lead again", a.leads)
     assert time.monotonic() - began < 12, "a Lease that is not released expires after fifteen seconds"
     assert b.process.wait(15) == 0
     await least(world, 5)
@@ -161,7 +88,7 @@ async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
 ) -> None:
     policy = '{"all": {"images": ["*"], "secrets": ["*"], "ingressHosts": ["*"]}}'
     a = start("a", FAIRLEAD_OPERATOR_POLICY=policy)
-    await world.until("a to lead", lambda: leads(a))
+    await world.until("a to lead", a.leads)
     wrong: Object = {"redis": {"secretRef": {"name": "nowhere"}}, "ingress": {"className": "nothing"}}
     made = [await world.gateway(name, **wrong) for name in ("one", "another")]
     made.sort(key=lambda body: (body["metadata"]["creationTimestamp"], body["metadata"]["uid"]))
@@ -198,7 +125,7 @@ async def test_operation_is_continued_by_the_next_leader(
     world: OperatorNamespace, start: Callable[[str], Replica]
 ) -> None:
     a = start("a")
-    await world.until("a to lead", lambda: leads(a))
+    await world.until("a to lead", a.leads)
     await world.operate("nowhere", gateway="missing", type="Restart")
 
     async def refused() -> bool:
@@ -222,7 +149,7 @@ async def test_operation_is_continued_by_the_next_leader(
     await world.until("the pod to leave", leaves)
     b = start("b")
     a.process.kill()
-    await world.until("b to lead", lambda: leads(b))
+    await world.until("b to lead", b.leads)
     await world.end(one)
     await world.run_pods(2)
 
@@ -296,7 +223,7 @@ async def test_operator_recovers_from_a_frozen_api_server(
     try:
 
         async def follows() -> bool:
-            return not await leads(a)
+            return not await a.leads()
 
         await world.until("its lease to run out", follows)
         assert (await a.get("/livez"))[0] == 200
@@ -307,7 +234,7 @@ async def test_operator_recovers_from_a_frozen_api_server(
         await world.until("it to say that nothing can be done", unready)
     finally:
         control_plane.server.send_signal(signal.SIGCONT)
-    await world.until("it to lead again", lambda: leads(a))
+    await world.until("it to lead again", a.leads)
     await least(world, 3)
     await world.until("three pods", lambda: scaled(world, 3))
     assert "Traceback" not in a.said(), a.said()

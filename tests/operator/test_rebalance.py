@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Rebalance, Redis, Scaling, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Redis, Scaling, Tokens, TokenSecret
+from fairlead_operator.api.moves_spec import Rebalance
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.link_spread import REACTION

@@ -134,6 +134,24 @@ def test_hold_says_when_it_ends() -> None:
                     assert i * PERIOD + decision.hold.seconds == pytest.approx(seconds, abs=PERIOD)
 
 
+def test_agents_that_move_between_two_reports_hold_no_removal() -> None:
+    """Of three pods one leaves, and its 196 agents move, 23 a second. Its report is five seconds older than those of
+    the other pods, so 115 agents are in two of them. One pod suffices for 588 agents, and not for 703."""
+    history = History()
+    for i in range(72):
+        history = decide(fleet(196, pods=3), history, SPEC, i * PERIOD).history
+    for i, (moved, reported) in enumerate([(120, 191), *[(196, 0)] * 8], 72):
+        pods = [PodObservation(f"p{n}", age=1.0, links=196 + moved // 2, capacity=1000) for n in range(2)]
+        if reported:
+            pods.append(PodObservation("p2", age=6.0, links=reported, capacity=1000, leaving=True))
+        decision = decide(FleetObservation(2, tuple(pods)), history, SPEC, i * PERIOD)
+        history = decision.history
+        assert history.links.links <= 588
+        if decision.action is Action.DOWN:
+            return
+    raise AssertionError(f"the removal is held: {decision.hold}")
+
+
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 400)), min_size=2, max_size=40))
 def test_departures_never_make_more_links_count_than_without_them(looks: list[tuple[int, int]]) -> None:
     """The links that count are never fewer than the live ones, and never more than if the same links had been lost."""

@@ -8,7 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.moves_spec import Drain
 from fairlead_operator.simulator.fleet.deployment import PodStarts
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.policies import POLICIES

@@ -65,7 +65,7 @@ class Entry:
     """What a caller met that no promise allows."""
     cancelled: bool = False
     """Its end was asked for, and the wish accepted, before any end was told."""
-    asked: float = 0.0
+    cancel_sent: float = 0.0
     """When its end was asked for first: the wish may have been taken although the answer was lost."""
     attached: int = 0
     """How often its results were taken up again."""
@@ -90,7 +90,7 @@ class Entry:
     @property
     def unconfirmed(self) -> bool:
         """Its end came as late as that of a cancel which the agent does not confirm."""
-        return self.way is Way.CANCEL and self.news[-1] - self.asked >= UNCONFIRMED
+        return self.way is Way.CANCEL and self.news[-1] - self.cancel_sent >= UNCONFIRMED
 
     def healed(self, mended: float) -> float:
         """Seconds from the fault's end to the first news of a command that was open then."""
@@ -129,7 +129,7 @@ class Judgement:
 class Ledger:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
-        self.told: set[str] = set()
+        self.emitted: set[str] = set()
         """Events that agents have emitted and that must come to be stored."""
         self.emptied = 0.0
         """When the store's data was destroyed, and with it what it knew of the keys used until then."""
@@ -162,7 +162,7 @@ class Ledger:
                 broken.append(entry)
         # Callers hear late of an agent that was silent, so some of these had news meanwhile; most of them, never.
         sudden = [e for e in self.entries if e.error == "cancel_unconfirmed" and e.stall < UNCONFIRMED]
-        if len(sudden) > max(2, sum(bool(e.asked) for e in self.entries) // 4):
+        if len(sudden) > max(2, sum(bool(e.cancel_sent) for e in self.entries) // 4):
             broken += sudden
         return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken, forgotten)
 

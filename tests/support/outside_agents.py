@@ -27,7 +27,7 @@ class OutsidePlatform:
     address: str
     token: str
 
-    def said(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         """What `fairlead` prints; it must succeed."""
         environment = {**os.environ, "FAIRLEAD_API": self.address, "FAIRLEAD_TOKEN": self.token}
         done = subprocess.run(
@@ -38,7 +38,7 @@ class OutsidePlatform:
 
     def online(self, agent: str) -> bool:
         try:
-            return agent in self.said("agents", "ls", "--state", "online")
+            return agent in self.output("agents", "ls", "--state", "online")
         except (AssertionError, subprocess.TimeoutExpired):
             return False  # its Service leads nowhere yet
 
@@ -68,7 +68,7 @@ def runs_commands(kube: Kube, platform: OutsidePlatform, agent: str, folder: Pat
         print((folder / f"{agent}.log").read_text(), file=sys.stderr)
         raise
     for number in range(6):
-        assert platform.said("exec", agent, "--", "echo", f"call {number}") == f"call {number}\n"
+        assert platform.output("exec", agent, "--", "echo", f"call {number}") == f"call {number}\n"
 
 
 def _end(agent: subprocess.Popen[bytes]) -> None:

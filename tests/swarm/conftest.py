@@ -33,19 +33,19 @@ class Swarm:
             )  # fmt: skip
 
     @property
-    def said(self) -> str:
+    def log(self) -> str:
         return self._err.read_text()
 
     def until_holding(self) -> None:
         deadline = time.monotonic() + TIMEOUT
-        while "holding:" not in self.said:
-            assert self.process.poll() is None, self.said
-            assert time.monotonic() < deadline, self.said
+        while "holding:" not in self.log:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
             time.sleep(0.02)
 
     def result(self, timeout: float = TIMEOUT) -> dict[str, Any]:
         out, _ = self.process.communicate(timeout=timeout)
-        assert out, self.said
+        assert out, self.log
         found: dict[str, Any] = json.loads(out)
         return found
 

@@ -45,24 +45,24 @@ class PoolLink:
     def __init__(self, socket: ServerConnection) -> None:
         self.socket = socket
 
-    async def say(self, *messages: Message) -> None:
+    async def send(self, *messages: Message) -> None:
         for message in messages:
             await self.socket.send(CODEC.encode(message))
 
-    async def hear(self) -> FromAgent | None:
+    async def receive(self) -> FromAgent | None:
         async with asyncio.timeout(TIMEOUT):
             return CODEC.decode(await self.socket.recv())
 
     async def expect(self, kind: type[M]) -> M:
         """The next message, heartbeats aside."""
-        while isinstance(message := await self.hear(), Hb):
+        while isinstance(message := await self.receive(), Hb):
             pass
         assert isinstance(message, kind), message
         return message
 
     async def greet(self, **welcome: object) -> Hello:
         hello = await self.expect(Hello)
-        await self.say(Welcome(sid="s", gen=1, now=1, retry=SOON, **{"hb": 60_000, **welcome}))  # type: ignore[arg-type]
+        await self.send(Welcome(sid="s", gen=1, now=1, retry=SOON, **{"hb": 60_000, **welcome}))  # type: ignore[arg-type]
         return hello
 
 
@@ -113,7 +113,7 @@ async def closed(link: PoolLink) -> int:
     """Read everything until the agent closes; returns its close code."""
     with suppress(ConnectionClosed):
         while True:
-            await link.hear()
+            await link.receive()
     return link.socket.close_code or 0
 
 
@@ -122,7 +122,7 @@ async def test_a_second_welcome_is_a_violation_and_the_agent_reconnects() -> Non
 
     async def twice(link: PoolLink) -> None:
         hellos.append(await link.greet())
-        await link.say(Welcome(sid="s", gen=1, now=1, hb=1))
+        await link.send(Welcome(sid="s", gen=1, now=1, hb=1))
         assert await closed(link) == 4500
 
     async def once(link: PoolLink) -> None:
@@ -149,7 +149,7 @@ async def test_heartbeats_are_sent_in_time_and_a_silent_gateway_is_given_up() ->
         beats = 0
         with suppress(ConnectionClosed):
             while True:
-                assert isinstance(await link.hear(), Hb)
+                assert isinstance(await link.receive(), Hb)
                 beats += 1
         passed = time.monotonic() - began
         assert passed > 2.4 * 0.4, "given up before 2.5 heartbeats had passed"
@@ -165,26 +165,26 @@ async def test_unstored_output_is_sent_again_and_ids_are_remembered_over_links()
 
     async def first(link: PoolLink) -> None:
         await link.greet()
-        await link.say(cmd)
+        await link.send(cmd)
         assert (await link.expect(Ack)).state == "accepted"
         assert len((await link.expect(Chunk)).payload) == 16_384  # the next one is more than the credit left
-        await link.say(Rx(s=1), Credit(id="c", bytes=13_000))
+        await link.send(Rx(s=1), Credit(id="c", bytes=13_000))
         assert (await link.expect(Chunk)).n == 1
         await link.socket.close(1011)
 
     async def second(link: PoolLink) -> None:
         hello = await link.expect(Hello)
         assert hello.have == {"c": 0}
-        await link.say(Welcome(sid="s", gen=2, now=1, hb=60_000, have={"c": 1}, retry=SOON))
+        await link.send(Welcome(sid="s", gen=2, now=1, hb=60_000, have={"c": 1}, retry=SOON))
         again, last, end = await link.expect(Chunk), await link.expect(Chunk), await link.expect(End)
         assert [again.n, last.n, end.total] == [1, 2, 3]
         assert len(again.payload) + len(last.payload) == 40_000 - 16_384
-        await link.say(cmd)
+        await link.send(cmd)
         assert (await link.expect(Ack)).state == "duplicate"
-        await link.say(Rx(s=4))
+        await link.send(Rx(s=4))
         await link.socket.ping()
         # Everything is receipted: one number more was never sent.
-        await link.say(Rx(s=5))
+        await link.send(Rx(s=5))
         assert await closed(link) == 4500
 
     async with played(first, second) as pool:
@@ -198,7 +198,7 @@ async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
 
     async def draining(link: PoolLink) -> None:
         await link.greet()
-        await link.say(Drain(why="shutdown", slot=300))
+        await link.send(Drain(why="shutdown", slot=300))
         times.append(time.monotonic())
         assert isinstance(await link.expect(Bye), Bye)
         times.append(time.monotonic())
@@ -206,7 +206,7 @@ async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
 
     async def telling(link: PoolLink) -> None:
         await link.greet()
-        await link.say(Bye(code=4000, retry=700))
+        await link.send(Bye(code=4000, retry=700))
         times.append(time.monotonic())
         await link.socket.close(4000)
 
@@ -229,9 +229,9 @@ async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed()
 
     async def old(link: PoolLink) -> None:
         await link.greet()
-        await link.say(Drain(why="rebalance"))
+        await link.send(Drain(why="rebalance"))
         await greeted.wait()
-        await link.say(Cmd(id="c1", method="echo", payload=b"on the old link"))
+        await link.send(Cmd(id="c1", method="echo", payload=b"on the old link"))
         assert isinstance(await link.expect(Ack), Ack)
         assert (await link.expect(Chunk)).payload == b"on the old link"
         await link.expect(End)
@@ -243,11 +243,11 @@ async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed()
         assert (await link.expect(Hello)).conn == 2
         greeted.set()
         await answered.wait()
-        await link.say(Welcome(sid="s", gen=2, now=1, hb=60_000, retry=SOON, have={"c1": 0}))
+        await link.send(Welcome(sid="s", gen=2, now=1, hb=60_000, retry=SOON, have={"c1": 0}))
         assert (await link.expect(Chunk)).payload == b"on the old link"  # it has no receipt
         await link.expect(End)
-        await link.say(Rx(s=2))
-        await link.say(Cmd(id="c1", method="echo", attempt=2))
+        await link.send(Rx(s=2))
+        await link.send(Cmd(id="c1", method="echo", attempt=2))
         assert (await link.expect(Ack)).state == "duplicate"
         await (await link.socket.ping())
 
@@ -260,7 +260,7 @@ async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed()
 async def test_an_attempt_of_a_move_that_fails_is_made_again_and_the_old_link_stays() -> None:
     async def old(link: PoolLink) -> None:
         await link.greet()
-        await link.say(Drain(why="rebalance"))
+        await link.send(Drain(why="rebalance"))
         await link.expect(Bye)
         assert await closed(link) == 1000
 

@@ -53,7 +53,7 @@ def test_idle_agents_connect_send_heartbeats_answer_and_leave(gateway: ServeProc
     one.process.send_signal(signal.SIGINT)
     seconds = time.monotonic() - began
     result = one.result()
-    assert one.process.returncode == 0, one.said
+    assert one.process.returncode == 0, one.log
     assert (result["ok"], result["linked"], result["lost"], result["processes"]) == (True, 60, 0, 2)
     assert result["connect"]["welcome"]["count"] == result["connect"]["attempts"] == 60
     assert result["connect"]["dial"]["p50_ms"] <= result["connect"]["welcome"]["p99_ms"]
@@ -101,7 +101,7 @@ def test_chatty_slow_and_half_open_agents_behave_as_their_profile(gateway: Serve
     slow = found.json()["agents"][0]["id"]
     assert run(gateway.api, slow, "exec", {})[1]["state"] == "ok"
     result = one.result()
-    assert one.process.returncode == 0, one.said
+    assert one.process.returncode == 0, one.log
     assert result["half_open"]["ended_by_gateway"] >= 10
     assert result["half_open"]["unnoticed"] == 0
     assert result["closed"].keys() == {"4008"}
@@ -135,7 +135,7 @@ def test_refusals_are_counted_and_waited_out(make_gateway: MakeSwarmGateway, swa
     gateway = make_gateway("--accept-rate=10")
     one = swarm(gateway.link, "--agents=30", "--rate=1000", "--duration=0", "--id-prefix=refused")
     result = one.result()
-    assert one.process.returncode == 0, one.said
+    assert one.process.returncode == 0, one.log
     assert result["linked"] == 30
     assert result["connect"]["refused"]["429"] == result["connect"]["attempts"] - 30 > 0
     assert result["ramp_s"] > 1
@@ -145,8 +145,8 @@ def test_a_wrong_token_is_reported(gateway: ServeProcess, swarm: MakeSwarm) -> N
     one = swarm(gateway.link, "--agents=3", "--rate=100", "--token=wrong")
     one.process.communicate(timeout=60)
     assert one.process.returncode == 3
-    assert "no agent could connect" in one.said
-    assert "401" in one.said
+    assert "no agent could connect" in one.log
+    assert "401" in one.log
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_agents_of_a_drained_worker_count_as_moved_and_not_as_lost(
     wait_for_agents(gateway.api, "moved", 60, one)
     one.process.send_signal(signal.SIGINT)
     result = one.result()
-    assert one.process.returncode == 0, one.said
+    assert one.process.returncode == 0, one.log
     assert result["moved"] >= 10
     assert (result["linked"], result["lost"]) == (60, 0)
 
@@ -198,7 +198,7 @@ def wait_for_agents(api: str, prefix: str, count: int, swarm: Swarm) -> None:
         absent = [agent for agent in found if agent["state"] != "online"]
         if len(found) - len(absent) == count:
             return
-        assert time.monotonic() < deadline, (len(found), absent, swarm.said)
+        assert time.monotonic() < deadline, (len(found), absent, swarm.log)
         time.sleep(0.1)
 
 

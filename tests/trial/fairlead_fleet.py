@@ -99,6 +99,7 @@ class FairleadFleet:
             Chapter("two pods deleted at once", self._delete),
             Chapter("operator killed in mid-move", self._kill_operator),
             Chapter("canary that fails", self._canary),
+            Chapter("canary that succeeds", self._good_canary),
             Chapter("scale 4→1", self._shrink),
         ]
 
@@ -156,17 +157,28 @@ class FairleadFleet:
         hosts = f"agents.example.com,{urlsplit(release.platform()).hostname}"
         self._patch({"pod": {"env": [{"name": "FAIRLEAD_ALLOWED_HOSTS", "value": hosts}]}})
 
-        def failed() -> str:
-            conditions = {one["type"]: one for one in release.status()["conditions"]}
-            verdict = conditions.get("CanarySucceeded", {})
-            return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == "False" else ""
-
-        took = release.until("a canary that has failed", failed, 300)
-        said = failed()
+        took = release.until("a canary that has failed", lambda: self._verdict("False"), 300)
+        said = self._verdict("False")
         settled = self._calm(4)
         assert set(self._names()) == old, "an old pod was replaced"
         self._patch({"pod": {"env": None}})  # as its author would
         return f"failed {took:.0f} s after the change, {said}; {settled}; template taken back, {self._calm(4)}"
+
+    def _good_canary(self) -> str:
+        """A template without a mistake: it replaces all pods once the canary has served as well as they do."""
+        old = self._names()
+        self._patch({"pod": {"env": [{"name": "TRIAL_TEMPLATE", "value": "2"}]}})
+        took = self._release.until("a canary that has succeeded", lambda: self._verdict("True"), 420)
+        said = self._verdict("True")
+        assert not set(old) - set(self._names()), "an old pod went before the canary had succeeded"
+        gone(self, old)
+        return f"accepted {took:.0f} s after the change, {said}; {self._calm(4)}"
+
+    def _verdict(self, status: str) -> str:
+        """Reason and message of CanarySucceeded while it has this status; "" otherwise."""
+        conditions = {one["type"]: one for one in self._release.status()["conditions"]}
+        verdict = conditions.get("CanarySucceeded", {})
+        return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == status else ""
 
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)

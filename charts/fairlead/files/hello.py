@@ -17,9 +17,9 @@ from fairlead.agent import Agent
 from fairlead.errors import FairleadError, Unavailable
 
 AGENT = "helm-test"
-PATIENCE = 90.0
-"""Seconds for a gateway that was just installed: image, start, first beat."""
-LEAVING = 20.0
+READY_TIMEOUT = 90.0
+"""Seconds for a gateway that was just installed: image, start, first heartbeat."""
+LEAVE_TIMEOUT = 20.0
 """Seconds until all nodes know that the link is gone."""
 STEP = 1.0
 TIMEOUT = 40.0
@@ -91,7 +91,7 @@ async def main() -> int:
         return "welcome"
 
     link = asyncio.create_task(agent.serve())
-    asking = asyncio.create_task(asyncio.to_thread(ask, time.monotonic() + PATIENCE))
+    asking = asyncio.create_task(asyncio.to_thread(ask, time.monotonic() + READY_TIMEOUT))
     await asyncio.wait({link, asking}, return_when=asyncio.FIRST_COMPLETED)
     if not asking.done():
         print(f"the link was refused: {link.exception()}", flush=True)
@@ -100,7 +100,7 @@ async def main() -> int:
     await link
     answer = asking.result()
     print(f"the agent {AGENT} was welcomed at {os.environ['LINK_URL']} and answered {answer!r}", flush=True)
-    if why := await asyncio.to_thread(delete, time.monotonic() + LEAVING):
+    if why := await asyncio.to_thread(delete, time.monotonic() + LEAVE_TIMEOUT):
         print(f"the agent {AGENT} stays in the list of agents: {why}", flush=True)
     return 0 if answer == "welcome" else 1
 

@@ -36,7 +36,7 @@ class CommandError(FairleadError):
 
 
 class JournalFailed(Unavailable):
-    """The disk did not take what must be kept; what was about to happen has not happened."""
+    """The disk did not take what must be kept, so nothing was accepted, sent or begun."""
 
     code = "journal_failed"
 

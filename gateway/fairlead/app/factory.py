@@ -39,7 +39,7 @@ def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    door = LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
+    endpoint = LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
     lost = Starlette()  # answers everything else with 404, and handles the lifespan
     # RFC 9110 §15.5.22. It differs from the answer to a wrong path because a proxy that removes the header is the most
     # common reason.
@@ -57,7 +57,7 @@ def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" and scope["path"] == LINK_PATH:
-            await door.enter(WebSocket(scope, receive, send))
+            await endpoint.enter(WebSocket(scope, receive, send))
         elif scope["type"] == "http" and scope["path"] == LINK_PATH:
             await no_upgrade(scope, receive, send)
         elif scope["type"] == "websocket":

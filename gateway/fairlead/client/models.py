@@ -40,10 +40,10 @@ class LastLink:
 
 @dataclass(frozen=True, slots=True)
 class FailedCommand:
-    """A recent command of an agent that failed: when, and how."""
+    """A recent command of an agent that failed: when, and how it ended, in words."""
 
     at: str
-    what: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

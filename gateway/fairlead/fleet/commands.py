@@ -37,7 +37,7 @@ from fairlead.fleet.schema import TargetState
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, integer, items, table, text
+from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
 
 EVENTS_A_STEP = 64
@@ -154,16 +154,18 @@ class Commands:
             lua.CONSUME_INPUT, (schema.cmd_key(command), schema.in_key(command)), (n,), priority=Priority.RESULTS
         )
 
-    async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
-        """Up to `count` input chunks from number `n` on, each with whether it is the end of the input."""
+    async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[int, bytes, bool]]:
+        """Up to `count` input chunks from number `n` on: each with its number, and whether it is the end of the input.
+        Chunks that the agent has consumed are not among them."""
         reply = self._store.submit(
             "XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count, expected=self._inputs.size
         )
         chunks = []
         for entry in items(await reply):
-            fields = table(items(entry)[1])
-            chunks.append((fields[b"p"], fields[b"e"] == b"1"))
-        self._inputs.saw(sum(len(payload) for payload, _ in chunks))
+            id, fields = items(entry)
+            number, found = int(octets(id).partition(b"-")[0]) - 1, table(fields)
+            chunks.append((number, found[b"p"], found[b"e"] == b"1"))
+        self._inputs.saw(sum(len(payload) for _, payload, _ in chunks))
         return chunks
 
     def read(

@@ -27,7 +27,9 @@ class Claimed:
     previous_boot: str
     previous_gen: int
     moved: int
-    """When a rebalance last moved the agent (ms); 0 if it never has."""
+    """When a rebalance last moved the agent (ms); 0 if it never has, or the agent had to move again since."""
+    landed: bool
+    """That move has led to this claim."""
     open: list[str]
 
 
@@ -76,7 +78,8 @@ def parse_claim(reply: Reply) -> Claimed | Overtaken:
         text(answer[4]),
         integer(answer[5]),
         integer(answer[6]),
-        [text(command) for command in answer[7:]],
+        text(answer[7]) == "1",
+        [text(command) for command in answer[8:]],
     )
 
 

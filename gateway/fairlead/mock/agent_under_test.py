@@ -104,18 +104,20 @@ class AgentUnderTest:
         if hello is None:
             raise AgentViolation(Violation(f"no hello within {self.timeout:g} s of the upgrade", "4"))
         if hello["t"] != HELLO:
-            raise AgentViolation(Violation("the first message of a connection MUST be hello", "4", came=show(hello)))
+            raise AgentViolation(
+                Violation("the first message of a connection MUST be hello", "4", received=show(hello))
+            )
         boot, conn = hello["boot"], hello["conn"]
         if self._boot and boot != self._boot and self._process is not None:
             what = f"boot changed from {self._boot!r} to {boot!r}, although the process is the same"
-            raise AgentViolation(Violation(what, "3", came=show(hello)))
+            raise AgentViolation(Violation(what, "3", received=show(hello)))
         if boot == self._boot and conn <= self._conn:
             what = f"conn is {conn} after {self._conn}: it MUST grow with every attempt"
-            raise AgentViolation(Violation(what, "10", came=show(hello)))
+            raise AgentViolation(Violation(what, "10", received=show(hello)))
         self._boot, self._conn = boot, conn
         journal = str(hello.get("caps", {}).get("journal", ""))
         if self.journal and journal and journal != self.journal:
-            raise AgentViolation(Violation("the id of the journal has changed", "8", came=show(hello)))
+            raise AgentViolation(Violation("the id of the journal has changed", "8", received=show(hello)))
         self.journal = journal
         self._fresh = not journal
         return hello

@@ -39,11 +39,11 @@ _DEFAULTS: dict[int, dict[str, Any]] = {
 class Violation:
     """How an agent violated the protocol. `step` counts from 1; `section` is that of docs/protocol.md."""
 
-    what: str
+    message: str
     section: str
     step: int = 0
     expected: str = ""
-    came: str = ""
+    received: str = ""
     differs: tuple[str, ...] = ()
     note: str = ""
 
@@ -60,11 +60,11 @@ def raw(message: msgspec.Struct) -> Raw:
     return made
 
 
-def differences(expected: Raw, came: Raw) -> tuple[str, ...]:
-    """The relevant differences, in words; none when `came` is what the script expects."""
-    if expected["t"] != came["t"]:
-        return (f"expected {_a(expected['t'])}, got {_a(came['t'])}",)
-    left, right = _essence(expected), _essence(came)
+def differences(expected: Raw, received: Raw) -> tuple[str, ...]:
+    """The relevant differences, in words; none when `received` is what the script expects."""
+    if expected["t"] != received["t"]:
+        return (f"expected {_a(expected['t'])}, got {_a(received['t'])}",)
+    left, right = _essence(expected), _essence(received)
     return tuple(
         f"{key}: expected {_word(left.get(key))}, got {_word(right.get(key))}"
         for key in sorted(left.keys() | right.keys())

@@ -174,7 +174,7 @@ class ConversationRun:
                         "the message is not the expected one",
                         step,
                         expected=show(expected),
-                        came=show(received),
+                        received=show(received),
                         differs=differs,
                     )
                 )
@@ -199,7 +199,7 @@ class ConversationRun:
             link = await agent.accept(timeout)
         except AgentViolation as e:
             within = f" within {step.within} ms" if step.within else ""
-            raise AgentViolation(self._violation(f"{e.violation.what}{within}", step, e.violation.section)) from e
+            raise AgentViolation(self._violation(f"{e.violation.message}{within}", step, e.violation.section)) from e
         waited = time.monotonic() - before
         if waited + CLOCK_TOLERANCE < step.after / 1000:
             what = f"the agent reconnected after {waited * 1000:.0f} ms, expected at least {step.after} ms"
@@ -247,7 +247,7 @@ class ConversationRun:
         received = await self._open.receive(self._agent.timeout, quiet=False)
         if received is None or received["t"] != HB:
             what = f"an agent that has sent nothing for `hb` ({welcome['hb']} ms) MUST send hb"
-            raise AgentViolation(self._violation(what, step, "4", came=show(received) if received else "nothing"))
+            raise AgentViolation(self._violation(what, step, "4", received=show(received) if received else "nothing"))
 
     async def _close(self, step: Step) -> None:
         assert step.close is not None
@@ -259,7 +259,7 @@ class ConversationRun:
             while (received := await link.receive(self._agent.timeout, quiet=False)) is not None:
                 if received["t"] not in (BYE, HB, CREDIT, ACK):
                     what = f"the agent continued, expected a close with {step.close.code}"
-                    raise AgentViolation(self._violation(what, step, came=show(received)))
+                    raise AgentViolation(self._violation(what, step, received=show(received)))
         except LinkClosed as e:
             if e.code != step.close.code:
                 what = f"the agent closed with {e.code} ({why(e)}), expected {step.close.code}"
@@ -281,11 +281,13 @@ class ConversationRun:
 
     def _violation(
         self,
-        what: str,
+        message: str,
         step: Step,
         section: str = "",
         expected: str = "",
-        came: str = "",
+        received: str = "",
         differs: tuple[str, ...] = (),
     ) -> Violation:
-        return Violation(what, section or self._conversation.section, self.at, expected, came, differs, step.note)
+        return Violation(
+            message, section or self._conversation.section, self.at, expected, received, differs, step.note
+        )

@@ -27,7 +27,7 @@ class AgentViolation(Exception):
     """The agent violated the protocol."""
 
     def __init__(self, violation: Violation) -> None:
-        super().__init__(violation.what)
+        super().__init__(violation.message)
         self.violation = violation
 
 
@@ -101,7 +101,7 @@ class MockLink:
                 decoded = self._codec.decode(data)
             except ProtocolViolation as e:
                 what = f"not a legal message: {e.message}; a gateway closes with {e.close_code}"
-                raise AgentViolation(Violation(what, "3", came=repr(data)[:400])) from e
+                raise AgentViolation(Violation(what, "3", received=repr(data)[:400])) from e
             if decoded is None:
                 continue
             message = raw(decoded)
@@ -120,7 +120,7 @@ class MockLink:
     async def _answer_heartbeat(self, message: Raw, decoded: Hb) -> None:
         if decoded.echo is not None:
             what = "an agent MUST NOT answer an hb: two sides that answer each other never stop"
-            raise AgentViolation(Violation(what, "4", came=show(message)))
+            raise AgentViolation(Violation(what, "4", received=show(message)))
         await self.send_message({"t": HB, "echo": decoded.ts})
 
     def _closed(self) -> LinkClosed:

@@ -108,8 +108,8 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def needs(self) -> Needs:
         if any(step.restart or step.leaves or step.away or step.sends or step.refuses for step in self.steps):
             return Needs.RESTART
-        said = (step.agent["t"] for step in self.steps if step.agent is not None)
-        commands = any(kind in (CHUNK, END, EVENT) for kind in said)
+        sent = (step.agent["t"] for step in self.steps if step.agent is not None)
+        commands = any(kind in (CHUNK, END, EVENT) for kind in sent)
         accepted = any(s.agent is not None and s.agent["t"] == ACK and not s.agent.get("state") for s in self.steps)
         return (
             Needs.ORDERS

@@ -117,7 +117,8 @@ def _movers(
     """Those that move agents. They share this node's part of the budget."""
     budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
     drain = NodeDrain(hub, budget, settings.drain_timeout)
-    return drain, Rebalancer(fleet, hub, budget, membership), Disconnector(fleet, hub, budget, membership)
+    rebalancer = Rebalancer(fleet, hub, budget, membership, settings.capacity)
+    return drain, rebalancer, Disconnector(fleet, hub, budget, membership)
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

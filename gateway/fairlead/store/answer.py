@@ -87,12 +87,12 @@ async def map_bounded(
     At most `at_once` calls are unanswered at any time, however many arguments there are. So they do not fill the
     backlog of the store, and the caller can process and discard the first values before the last call is made.
     """
-    asked: deque[tuple[A, Awaitable[T]]] = deque()
+    pending: deque[tuple[A, Awaitable[T]]] = deque()
     for argument in arguments:
-        if len(asked) >= at_once:
-            first, answer = asked.popleft()
+        if len(pending) >= at_once:
+            first, answer = pending.popleft()
             yield first, await answer
-        asked.append((argument, ask(argument)))
-    while asked:
-        first, answer = asked.popleft()
+        pending.append((argument, ask(argument)))
+    while pending:
+        first, answer = pending.popleft()
         yield first, await answer

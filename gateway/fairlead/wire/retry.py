@@ -48,18 +48,18 @@ class RetryPolicy:
         return RetryPolicy(min(self.first, LONGEST_MS), min(self.base, LONGEST_MS), min(self.cap, LONGEST_MS))
 
 
-def pause(asked: float, attempt: int, draw: float) -> float:
-    """Milliseconds that an agent waits before retry number `attempt` if it is asked to wait `asked` milliseconds.
+def pause(named: float, attempt: int, draw: float) -> float:
+    """Milliseconds that an agent waits before retry number `attempt` if the gateway names `named` milliseconds.
 
     A pause below NAMED_LEAST_MS is accepted for QUICK + 1 attempts in a row; after that, each pause is at least what
     the default policy draws, whose ceiling doubles. A pause above LONGEST_MS is replaced with a draw between half of
     LONGEST_MS and LONGEST_MS.
     """
-    if asked > LONGEST_MS:
+    if named > LONGEST_MS:
         return LONGEST_MS * (0.5 + draw / 2)
-    if asked >= NAMED_LEAST_MS or attempt <= QUICK:
-        return asked
-    return max(asked, RetryPolicy().delay(attempt, draw))
+    if named >= NAMED_LEAST_MS or attempt <= QUICK:
+        return named
+    return max(named, RetryPolicy().delay(attempt, draw))
 
 
 HANDED_OUT_MS = 30_000

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.moves.move_rate import move_rate
-from fairlead_operator.api.gateway_spec import Moves
+from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 

@@ -175,11 +175,13 @@ def observe_fleet(
     ready: FirstSeen,
     now: float,
     revision: str = "",
-    machines: dict[str, Machine] | None = None,
+    machines: Mapping[str, Machine] | None = None,
+    excluded: Mapping[str, str] | None = None,
 ) -> FleetObservation:
-    """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
-    the Deployment's template. `machines`: those that could be read, by name."""
-    observed = [_observe_pod(pod, nodes, machines or {}) for pod in pods if not has_ended(pod)]
+    """`nodes` is None when Redis could not be read; `excluded` then says which pods leave new links to others, and why.
+    `ready` is kept between calls. `revision`: the one of the Deployment's template. `machines`: those that could be
+    read, by name."""
+    observed = [_observe_pod(pod, nodes, machines or {}, excluded or {}) for pod in pods if not has_ended(pod)]
     ready_for = ready.seconds([pod.uid for pod in observed if pod.ready], now)
     return FleetObservation(
         replicas=replicas(deployment),
@@ -193,7 +195,9 @@ def observe_fleet(
     )
 
 
-def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: dict[str, Machine]) -> PodObservation:
+def _observe_pod(
+    pod: Object, nodes: NodeMetrics | None, machines: Mapping[str, Machine], excluded: Mapping[str, str]
+) -> PodObservation:
     meta = pod["metadata"]
     one = PodObservation(
         name=meta["name"],
@@ -205,8 +209,10 @@ def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: dict[str, Mac
         crash=crash_of(pod),
         machine=machine_of(pod, machines),
     )
-    row = nodes.rows.get(meta["name"]) if nodes is not None else None
-    if row is None or nodes is None:
+    if nodes is None:
+        reason = excluded.get(one.name, "")
+        return replace(one, ready=one.ready or reason != "", excluded_by=reason)
+    if (row := nodes.rows.get(one.name)) is None:
         return one
     one = one.with_report(row, nodes.now)
     # A node that cannot serve does not say that it is excluded, and one that has died says nothing.

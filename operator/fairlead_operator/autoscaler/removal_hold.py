@@ -165,7 +165,8 @@ def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
 
 
 def _by_week(snapshot: Snapshot) -> RemovalHold | None:
-    """A pod that is removed and made again within ten minutes moves its links twice."""
+    """Keeps the pods that will be needed within ten minutes if this week is like the last ones: a pod that is removed
+    and created again moves its links twice."""
     at = snapshot.fleet.at
     expected = 0 if at is None else snapshot.history.week.expected(at, LOST_SECONDS)
     if expected == 0 or (pods := _pods(snapshot, expected)) < snapshot.fleet.replicas:

@@ -24,17 +24,17 @@ STEP_SHARE = 0.05
 difference from which on a rebalance starts, and a wrong number costs no more than that."""
 
 CLOSED_COST = 1_000_000_000
-"""By so much a pod on a closed machine is cheaper to remove than another: more than the links and commands of any pod
-amount to, and a cost that Kubernetes accepts (32 bits)."""
+"""How much less the removal of a pod on a closed machine costs: more than the links and commands of any pod amount to,
+and within what Kubernetes accepts (32 bits)."""
 
 
 Criterion = tuple[Callable[[PodObservation], int], Callable[[PodObservation], str]]
-"""Among some pods those of the greatest weight go first; and what to say of them."""
+"""The weight of a pod, and the reason to give for it: of several pods, those of the greatest weight go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Victim:
-    """A pod that should be removed, and why it and no other."""
+    """A pod that should be removed, and why this one."""
 
     name: str
     reason: str

@@ -1,4 +1,8 @@
-"""Looks up the IngressClass that a LinkGateway names. When it is missing, Kubernetes reports nothing."""
+"""Looks up the IngressClass that a LinkGateway names. When it is missing, Kubernetes reports nothing.
+
+IngressClasses belong to no namespace, so an operator that is installed for some namespaces usually may not read them.
+Who installed it decided that nobody looks; a condition that is Unknown for ever would only look like a problem.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,13 @@ from fairlead_operator.kube.errors import AccessDenied
 
 
 async def check_ingress_class(cluster: Cluster, spec: LinkGatewaySpec, conditions: Conditions) -> None:
-    """Sets IngressClassFound when the spec names a class."""
+    """Sets IngressClassFound if the spec names a class and the operator may read it."""
     if spec.ingress is None or not spec.ingress.enabled or spec.ingress.class_name is None:
         return
     name = spec.ingress.class_name
     try:
         found = await cluster.find("IngressClass", "", name)
-    except AccessDenied as e:
-        message = f"{e.message}; operator.rbac.ingressClasses of the chart grants the right to read it"
-        conditions.set("IngressClassFound", None, "AccessDenied", message)
+    except AccessDenied:
         return
     if found is None:
         message = f"the IngressClass {name} does not exist, so no agent can connect through the Ingress"

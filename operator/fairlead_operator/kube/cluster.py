@@ -80,6 +80,17 @@ class Cluster:
         query = {name: value for name, value in asked.items() if value}
         return list((await self._call("GET", path(kind, namespace), query=query))["items"])
 
+    async def schemas(self, group: str, version: str) -> dict[str, Object]:
+        """The schemas of a group's custom resources by kind. The API server publishes them for every user that it
+        knows, so no right is needed; a change of a CRD is seen after some seconds."""
+        found = await self._call("GET", f"/openapi/v3/apis/{group}/{version}")
+        return {
+            one["kind"]: schema
+            for schema in found["components"]["schemas"].values()
+            for one in schema.get("x-kubernetes-group-version-kind") or []
+            if one["group"] == group
+        }
+
     async def apply(self, body: Object, manager: str = FIELD_MANAGER) -> Object:
         """Server-side apply: the fields in `body` get these values, and the fields of others stay."""
         meta = body["metadata"]

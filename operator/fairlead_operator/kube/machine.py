@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fairlead_operator.kube.objects import Object
@@ -41,7 +42,7 @@ def missing_machine(name: str) -> Machine:
     return Machine(name, closed="gone")
 
 
-def machine_of(pod: Object, known: dict[str, Machine]) -> Machine:
+def machine_of(pod: Object, known: Mapping[str, Machine]) -> Machine:
     """Where `pod` runs. `known` are machines by name; what is not known of one is ""."""
     name = str((pod.get("spec") or {}).get("nodeName") or "")
     machine = known.get(name, Machine(name))

@@ -2,7 +2,7 @@
 
 Each entry has an API group, resources and verbs. NAMESPACED is needed in each namespace with LinkGateways, LEASE in the
 operator's own. NODES and INGRESS_CLASSES cannot be granted in a namespace, and the operator works without them: the
-conditions NodesReadable and IngressClassFound then say what it cannot tell.
+condition NodesReadable then says what it cannot tell, and IngressClassFound is not set.
 """
 
 from __future__ import annotations

@@ -43,41 +43,11 @@ from fairlead_operator.kube.events import event, timestamp
 from fairlead_operator.kube.objects import Object, ObjectReference
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.disconnect_progress import DisconnectProgress
+from fairlead_operator.operations.operation_queue import MOST_PER_PASS, in_order, is_expired, phase_of
 from fairlead_operator.operations.step import Step, StepAction, StepContext, fail, next_step
 from fairlead_operator.resources.owner import POD_LABEL, Owner
 
 logger = logging.getLogger(__name__)
-
-MOST_PER_PASS = 20
-"""Operations of one LinkGateway that a pass considers: any others wait behind these anyway."""
-
-
-def in_order(operations: Sequence[Object]) -> list[Object]:
-    """Those that have not ended: the running one, then the oldest first."""
-
-    def order(body: Object) -> tuple[bool, str, str]:
-        meta = body["metadata"]
-        return phase_of(body) != Phase.RUNNING, meta.get("creationTimestamp", ""), meta["uid"]
-
-    return sorted((body for body in operations if phase_of(body) not in ENDED), key=order)[:MOST_PER_PASS]
-
-
-def phase_of(body: Object) -> str:
-    return str((body.get("status") or {}).get("phase") or "")
-
-
-def gateway_of(body: Object) -> str:
-    """Name of the LinkGateway that the operation is about."""
-    return str(body["spec"]["gateway"]["name"])
-
-
-def is_expired(body: Object, now: datetime) -> bool:
-    """Whether it ended longer ago than it asked to be kept."""
-    keep = body["spec"].get("ttlSecondsAfterFinished")
-    finished_at = (body.get("status") or {}).get("finishedAt")
-    if keep is None or finished_at is None or phase_of(body) not in ENDED:
-        return False
-    return (now - datetime.fromisoformat(str(finished_at))).total_seconds() >= float(keep)
 
 
 @dataclass(frozen=True, slots=True)

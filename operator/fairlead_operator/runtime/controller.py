@@ -20,7 +20,8 @@ from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.operations.runner import OperationRunner, gateway_of, in_order, is_expired
+from fairlead_operator.operations.operation_queue import gateway_of, in_order, is_expired
+from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.informer import OPERATION, Generation, Informer, Key, generation_of
 from fairlead_operator.runtime.leader_election import LeaderElector

@@ -34,7 +34,7 @@ class DisconnectExecutor:
         try:
             reported = await self._redis.disconnect_progress(self._operation)
         except BusUnavailable as e:
-            logger.debug("the progress of a Disconnect: %s", e)
+            logger.debug("the progress of a Disconnect cannot be read: %s", e.message)
             return None
         return disconnect_progress(self._operation, reported, nodes, fleet)
 
@@ -48,4 +48,5 @@ class DisconnectExecutor:
                 await self._redis.withdraw_disconnect()
                 self._operation = ""
         except BusUnavailable as e:
-            logger.debug("a Disconnect: %s", e)  # the next pass writes it; what was written before expires
+            # The next pass writes it; what was written before expires.
+            logger.debug("the nodes cannot be told of a Disconnect: %s", e.message)

@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from fairlead.errors import ConfigError, FairleadError
+from fairlead.errors import FairleadError
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.api.gateway_status import LinkGatewayStatus
-from fairlead_operator.api.policy import Policy, secrets_to_read, violations
-from fairlead_operator.api.validation import read_spec
+from fairlead_operator.api.policy import Policy
 from fairlead_operator.autoscaler.decision import Decision, decide
+from fairlead_operator.autoscaler.known_exclusions import KnownExclusions
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
+from fairlead_operator.inputs.installed_crds import InstalledCrds
 from fairlead_operator.inputs.machines import MachineReader
 from fairlead_operator.inputs.prometheus_query import PrometheusQuery
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -36,7 +37,8 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor
+from fairlead_operator.runtime.acceptance import Acceptance, Rejection
+from fairlead_operator.runtime.canary.canary_executor import CanaryExecutor, CanaryPass
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.disconnect_executor import DisconnectExecutor
 from fairlead_operator.runtime.link_director import LinkDirector
@@ -57,14 +59,6 @@ from fairlead_operator.runtime.scale_executor import ScaleExecutor
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """Why a LinkGateway is not accepted: reason and message of its condition Accepted."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
     """The Deployment of a fleet, and its pods."""
 
@@ -76,10 +70,11 @@ class Reconciler:
     def __init__(self, cluster: Cluster, owner: Owner, policy: Policy, metrics: Metrics) -> None:
         self._cluster = cluster
         self._owner = owner
-        self._policy = policy
         self._metrics = metrics.of(owner.namespace, owner.name)
+        self._crds = InstalledCrds(cluster)
         self._children = ChildApplier(cluster)
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
+        self._acceptance = Acceptance(self._secrets, policy)
         self._redis = FleetRedis()
         self._machines = MachineReader(cluster)
         self._prometheus = PrometheusQuery()
@@ -92,10 +87,9 @@ class Reconciler:
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
+        self._exclusions = KnownExclusions()
         self._starting = FirstSeen()
         self._links = LinkCount()
-        self._excluded = 0
-        """Pods that left new links to others at the last pass."""
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -109,8 +103,9 @@ class Reconciler:
         `others` are the other LinkGateways of the namespace; `now` is a clock in seconds that only goes forward.
         """
         report = PassReport(self._cluster, self._owner, body, self._metrics)
+        await self._crds.check(report.conditions, now)
         try:
-            accepted = await self._accept(body, others)
+            accepted = await self._acceptance.check(body, others)
             if isinstance(accepted, Rejection):
                 status = await self._reject(accepted, operations, report)
             else:
@@ -124,21 +119,6 @@ class Reconciler:
             status = msgspec.structs.replace(report.before, phase="Degraded")
         await report.write(status)
 
-    # -- acceptance ------------------------------------------------------------------------------------
-
-    async def _accept(self, body: Object, others: Sequence[Object]) -> tuple[LinkGatewaySpec, Secrets] | Rejection:
-        try:
-            spec = read_spec(body["spec"])
-        except ConfigError as e:
-            return Rejection("SpecInvalid", e.message)
-        if older := _holder_of_redis(body, others):
-            message = f"the LinkGateway {older} of this namespace already uses this Redis: give each its own"
-            return Rejection("RedisInUse", message)
-        secrets = await self._secrets.read(secrets_to_read(spec, self._policy))
-        if refused := violations(spec, self._policy, secrets.states()):
-            return Rejection("PolicyViolation", "; ".join(refused))
-        return spec, secrets
-
     async def _reject(
         self, rejection: Rejection, operations: Sequence[Object], report: PassReport
     ) -> LinkGatewayStatus:
@@ -148,8 +128,6 @@ class Reconciler:
         message = f"the LinkGateway {self._owner.name} is not accepted: {rejection.message}"
         await self._operations.refuse(operations, "GatewayNotAccepted", message)
         return msgspec.structs.replace(report.before, phase="Invalid")
-
-    # -- a pass over an accepted LinkGateway -----------------------------------------------------------
 
     async def _pass(
         self,
@@ -169,26 +147,25 @@ class Reconciler:
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        excluded = self._exclusions.observe(nodes, now)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines, excluded)
         queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
         fleet = replace(fleet, queried=queried, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
         fleet = await self._run_operations(spec, operations, workload.deployment, nodes, fleet)
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
-        self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
         move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
-        canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
+        canary = await self._canary.observe(CanaryPass(fleet, workload.deployment, workload.pods, spec, report, now))
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
-        moving = fleet.rollout or decision.inputs.leaving > 0
-        links = self._links.shown(decision.inputs.live, moving=moving, now=now)
+        links = self._links.shown(decision.inputs.live, moving=fleet.rollout or decision.inputs.leaving > 0, now=now)
         return msgspec.structs.replace(
             gateway_status(decision, fleet, spec, links, removal, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
@@ -219,7 +196,7 @@ class Reconciler:
     async def _set_move_rate(
         self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
-        """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
+        """Writes the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
         rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
@@ -229,7 +206,9 @@ class Reconciler:
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
         checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
-        wanted, refused = children(self._owner, spec, checksum, self._excluded), []
+        before = report.before.decision
+        excluded = 0 if before is None else before.inputs.excluded
+        wanted, refused = children(self._owner, spec, checksum, excluded), []
         try:
             wanted = await self._canary.stage(wanted, spec, report)
         except (NotLeader, ApiServerUnavailable):
@@ -260,7 +239,7 @@ class Reconciler:
         now: float,
         clock: float,
     ) -> tuple[Decision, bool]:
-        """The decision, and whether the scale was written. `clock` is `now` by the history's clock."""
+        """The decision, and whether the scale was written. `clock`: `now` by the history's clock."""
         decision = decide(fleet, self._memory.history, spec, clock)
         removed_at, self._memory.history = self._memory.history.removed_at, decision.history
         self._metrics.observe(decision, fleet, decision.replicas if writes_scale(spec) else fleet.replicas)
@@ -269,15 +248,3 @@ class Reconciler:
         if not scaled:
             self._memory.history = replace(self._memory.history, removed_at=removed_at)
         return decision, scaled
-
-
-def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:
-    """The oldest of the older LinkGateways that use the same Redis, or "": two fleets in one Redis would serve each
-    other's agents."""
-
-    def age(one: Object) -> tuple[str, str]:
-        return one["metadata"].get("creationTimestamp", ""), one["metadata"]["uid"]
-
-    redis = body["spec"].get("redis")
-    older = [one for one in others if age(one) < age(body) and one["spec"].get("redis") == redis]
-    return str(min(older, key=age)["metadata"]["name"]) if older else ""

@@ -31,7 +31,8 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 CACHE_DELAY = 1.0
 """Seconds for the controllers' caches to see the costs. They take milliseconds, and nothing announces when."""
 TRIES = 5
-"""The Deployment's own controller writes its status whenever a pod changes, and the scale is in the same object."""
+"""Attempts to write the scale: the Deployment's own controller writes its status whenever a pod changes, and the scale
+is in the same object."""
 COSTS_PER_PASS = 200
 """Pods whose cost is written in one pass of the mode External: the API server has other callers."""
 REMOVAL_TIMEOUT = 60.0
@@ -106,7 +107,7 @@ class ScaleExecutor:
             self._removal = None
 
     def forget_removal(self) -> None:
-        """From now on another pod may terminate for another reason."""
+        """No removal is checked any more: from now on a pod may terminate for another reason."""
         self._removal = None
 
     async def _remove(self, decision: Decision, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
@@ -134,7 +135,7 @@ class ScaleExecutor:
 
 
 async def write_scale(cluster: Cluster, namespace: str, deployment: str, before: int, to: int) -> None:
-    """Raises Conflict when the Deployment does not ask for `before` pods any more."""
+    """Scales the Deployment to `to` pods. Raises Conflict when it does not ask for `before` pods any more."""
     for attempt in range(TRIES):
         found = await cluster.get("Deployment", namespace, deployment, "scale")
         replicas = int(found["spec"].get("replicas", 0))

@@ -33,7 +33,7 @@ class Part:
                 cwd=log.parent,
             )
 
-    def said(self, pattern: str) -> re.Match[str]:
+    def wait_for_line(self, pattern: str) -> re.Match[str]:
         """What it has said that matches."""
 
         def look() -> re.Match[str] | None:
@@ -70,7 +70,7 @@ def gateway(folder: Path, *flags: str) -> tuple[Part, str, str, str]:
     ports = ("--link-port=0", "--api-port=0", "--admin-port=0")
     part = Part(folder / "gateway.log", "serve", "--node=node-1", f"--data={folder / 'data'}", *ports, *flags)
     try:
-        where = part.said(r"is ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
+        where = part.wait_for_line(r"is ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
     except BaseException:
         part.stop()
         raise

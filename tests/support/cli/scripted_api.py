@@ -50,7 +50,7 @@ class ScriptedApi:
     overlap: int = 0
     """A re-attached stream begins so many lines too early, as a cautious gateway may."""
     end_on_cancel: bool = True
-    go: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
     """The end is sent once this is set, or the command is cancelled."""
     answering: threading.Event = field(default_factory=threading.Event)
     """A stream begins once this is set."""
@@ -65,10 +65,10 @@ class ScriptedApi:
     tokens: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.go.set()
+        self.may_end.set()
         self.answering.set()
 
-    def say(self, data: bytes, kind: str = "stdout") -> None:
+    def add_output(self, data: bytes, kind: str = "stdout") -> None:
         """One more chunk of output."""
         offset = len(self.lines)
         line: dict[str, object] = {"offset": offset, "agent": "agent-1", "n": offset, "kind": kind}
@@ -108,7 +108,7 @@ class ScriptedApi:
             sent += 1
         if sent == cut:
             raise ConnectionResetError("cut by the test")
-        while wait and not self.go.is_set():
+        while wait and not self.may_end.is_set():
             if self.cancelled.is_set() and self.end_on_cancel:
                 self.finish("cancelled")
                 break
@@ -163,7 +163,7 @@ def scripted() -> Iterator[ScriptedApi]:
     wait_until(lambda: server.started)
     script.url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     yield script
-    script.go.set()
+    script.may_end.set()
     script.answering.set()
     server.should_exit = server.force_exit = True
     thread.join(WAIT)

@@ -47,6 +47,7 @@ class Agent:
     unrecorded: str = ""
     trouble: str = ""
     moved: int = 0
+    up: int = 0
 
     @property
     def known(self) -> bool:
@@ -124,13 +125,13 @@ class Reference:
         self.due: dict[tuple[str, str], int] = {}
 
     def seen(self) -> object:
-        """All that a repeated call must leave as it was: not the generation of a claim, nor how often was sent."""
+        """All that a repeated call must leave as it was: not generation and time of a claim, nor how often was sent."""
         commands = deepcopy(self.commands)
         for command in commands.values():
             command.attempt = 0
         agents = deepcopy(self.agents)
         for agent in agents.values():
-            agent.gen = 0
+            agent.gen = agent.up = 0
         return commands, agents, deepcopy(self.open), deepcopy(self.due)
 
     # -- agents ------------------------------------------------------------------------------------
@@ -158,7 +159,11 @@ class Reference:
             gen = max(row.gen, own_gen)  # it never lost the agent
         else:
             gen = max(row.gen + 1, now)
-        answer = Claimed(gen, now, row.lease, row.boot, row.gen, row.moved, sorted(self.open_of(agent)))
+        landed = 0 < row.moved >= row.up
+        if row.drained and not row.lease and not landed:
+            row.moved = 0
+        answer = Claimed(gen, now, row.lease, row.boot, row.gen, row.moved, landed, sorted(self.open_of(agent)))
+        row.up = now
         row = self.agents.setdefault(agent, row)
         if row.lease and row.sid != sid:
             row.unrecorded, row.close, row.reason = f"{row.lease} {row.sid}", 0, ""

@@ -14,7 +14,7 @@ from typing import Protocol
 READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
 
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 class GatewayProcess:
@@ -45,7 +45,7 @@ class GatewayProcess:
         While it was down, the system may have given one of its ports to an outgoing connection of another test: then it
         is started again until the port is free.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := self._start_once(deadline)):
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.5)
@@ -90,7 +90,7 @@ class GatewayProcess:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """The exit code."""
         assert self._process is not None
         return self._process.wait(timeout)

@@ -19,7 +19,7 @@ from fairlead.wire.messages import (
     Welcome,
 )
 
-from support.gateway.process import PATIENCE, GatewayProcess
+from support.gateway.process import TIMEOUT, GatewayProcess
 
 AGENT_TOKEN = "development-agent-token"
 
@@ -46,7 +46,7 @@ class ScriptedAgent:
         return self.welcome
 
     async def receive(self) -> FromGateway:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             while True:
                 message = self.codec.decode(await self.socket.recv())
                 if message is not None:
@@ -62,13 +62,14 @@ class ScriptedAgent:
     async def command(self) -> Cmd:
         return await self.expect(Cmd)
 
-    async def say(self, command: str, n: int, text: str) -> None:
+    async def send_output(self, command: str, n: int, text: str) -> None:
+        """Send `text` as chunk `n` of the command's output."""
         await self.send(Chunk(id=command, n=n, kind="stdout", payload=text.encode()))
 
     async def close_code(self) -> int:
         """Read on until the gateway closes; the code."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 while True:
                     await self.socket.recv()
         except websockets.ConnectionClosed as closed:

@@ -1,8 +1,9 @@
-"""Commands on one agent at a steady rate, whatever becomes of it: the longest time that it cannot be reached shows.
+"""Commands on agents at a steady rate, whatever becomes of them: the longest time that one cannot be reached shows.
 
-Used by the tests of agents that move, and by `bench.moves`. Each command is posted at its time, not when the one before
-has ended, so a pause of the agent is seen by all commands that fall into it. As a platform does, it posts again under
-the same key what a node refused because Redis was slow (503 `bus_unavailable`): a busy machine is no pause of an agent.
+Used by the tests of agents that move, by `bench.moves` and `bench.rebalance`. Each command is posted at its time, not
+when the one before has ended, so a pause of the agent is seen by all commands that fall into it. As a platform does, it
+posts again under the same key what a node refused because Redis was slow (503 `bus_unavailable`): a busy machine is no
+pause of an agent.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import asyncio
 import json
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from types import TracebackType
 
 import httpx2
@@ -40,10 +43,10 @@ class Outcome:
 class SteadyCommands:
     """`async with` posts commands to `api` until its end, and then waits for the last of them."""
 
-    def __init__(self, api: str, token: str, agent: str, method: str, rate: float) -> None:
-        """`rate`: commands a second."""
+    def __init__(self, api: str, token: str, agents: Sequence[str], method: str, rate: float) -> None:
+        """To `agents` in turn; `rate`: commands a second, all together."""
         self.outcomes: list[Outcome] = []
-        self._order = {"agent": agent, "method": method, "deadline": 60}
+        self._orders = cycle([{"agent": agent, "method": method, "deadline": 60} for agent in agents])
         self._rate = rate
         self._turn = asyncio.Semaphore(IN_FLIGHT)
         self._http = httpx2.AsyncClient(
@@ -80,14 +83,15 @@ class SteadyCommands:
     async def _post(self, due: float) -> None:
         key = secrets.token_hex(16)
         async with self._turn:
-            while (outcome := await self._outcome(due, key)) is None:
+            order = next(self._orders)
+            while (outcome := await self._outcome(due, key, order)) is None:
                 await asyncio.sleep(0.1)
         self.outcomes.append(outcome)
 
-    async def _outcome(self, due: float, key: str) -> Outcome | None:
+    async def _outcome(self, due: float, key: str, order: Mapping[str, object]) -> Outcome | None:
         """None if it is to be posted again."""
         try:
-            answer = await self._http.post("/v1/commands", json=self._order, headers={"idempotency-key": key})
+            answer = await self._http.post("/v1/commands", json=order, headers={"idempotency-key": key})
             lines = [json.loads(line) for line in answer.text.splitlines() if line]
         except (httpx2.HTTPError, ValueError) as e:
             return Outcome("", due, time.monotonic(), "refused", repr(e))

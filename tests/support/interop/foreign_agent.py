@@ -12,11 +12,11 @@ TIMEOUT = 20.0
 
 
 class ForeignAgent:
-    """agent.mjs as a process. What it tells on its stdout stands in `told`, with the time of its coming."""
+    """agent.mjs as a process. `lines` has what it prints on its stdout."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
-        self.told: list[dict[str, Any]] = []
+        self.lines: list[dict[str, Any]] = []
         self._news = asyncio.Condition()
         self._reader = asyncio.ensure_future(self._read())
 
@@ -24,14 +24,14 @@ class ForeignAgent:
         assert self.process.stdout is not None
         async for line in self.process.stdout:
             async with self._news:
-                self.told.append(json.loads(line))
+                self.lines.append(json.loads(line))
                 self._news.notify_all()
 
     def all(self, at: str) -> list[dict[str, Any]]:
-        return [line for line in self.told if line["at"] == at]
+        return [line for line in self.lines if line["at"] == at]
 
-    async def tells(self, at: str, count: int = 1) -> dict[str, Any]:
-        """Wait until it has told `at` so often; the last of these."""
+    async def wait_for_line(self, at: str, count: int = 1) -> dict[str, Any]:
+        """Wait until it has printed `count` lines with this `at`; the last of them."""
         async with asyncio.timeout(TIMEOUT), self._news:
             await self._news.wait_for(lambda: len(self.all(at)) >= count)
         return self.all(at)[count - 1]

@@ -31,7 +31,7 @@ def check_confinement(options: Options, protected: list[ProtectedPath]) -> None:
             )
     if options.enabled("file.put"):
         for root in options.file_put.folders:
-            found = list(dict.fromkeys(f"{one.path} ({one.what})" for one in conflicts(root, protected)))
+            found = list(dict.fromkeys(f"{one.path} ({one.description})" for one in conflicts(root, protected)))
             if found:
                 more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
                 errors.append(

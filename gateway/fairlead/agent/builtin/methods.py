@@ -40,7 +40,7 @@ class MethodContext:
     unreadable: PathGuard
     """The agent's own files: they are neither read nor written."""
     unwritable: PathGuard
-    """These, and with an allow list whatever decides what the listed programs do."""
+    """`private` and, if there is an allow list, whatever decides what the listed programs do."""
 
 
 METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {

@@ -35,7 +35,7 @@ class Backoff:
         attempt = max(self._attempt, 1) if linked else self._attempt
         self._attempt = attempt + 1
         draw = random.random()
-        asked = end.delay
-        if asked is None:
-            asked = self._policy.slow(draw) if end.slow else self._policy.delay(attempt, draw)
-        return pause(asked, attempt, draw) / 1000
+        delay = end.delay
+        if delay is None:
+            delay = self._policy.slow(draw) if end.slow else self._policy.delay(attempt, draw)
+        return pause(delay, attempt, draw) / 1000

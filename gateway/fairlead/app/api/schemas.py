@@ -203,10 +203,10 @@ class LinkRanking(Struct):
 
 
 class FailedCommand(Struct):
-    """A command that failed on this agent: when, and what went wrong."""
+    """A command that failed on this agent: when, and how it ended, in words."""
 
     at: str
-    what: str
+    message: str
 
 
 class AgentDetail(Agent, kw_only=True):

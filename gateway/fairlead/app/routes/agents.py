@@ -133,7 +133,7 @@ class AgentRoutes:
             **self._describe(row),
             last_reason=last_close(row, self._membership.table, self._membership.now())[1],
             link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
-            recent_failures=[schemas.FailedCommand(iso(int(at)) or "", what) for at, _, what in failures],
+            recent_failures=[schemas.FailedCommand(iso(int(at)) or "", message) for at, _, message in failures],
             open_commands=sorted(await self._directory.open_commands(row.agent)),
         )
         return Response(_encode(answer), media_type="application/json")

@@ -165,7 +165,7 @@ def _detail_view(one: AgentDetail) -> View:
     if closed := format_close(one.last_close, one.last_reason):
         link.append(("last close", closed))
     if one.recent_failures:
-        link.append(("last error", f"{one.recent_failures[0].at} {one.recent_failures[0].what}"))
+        link.append(("last error", f"{one.recent_failures[0].at} {one.recent_failures[0].message}"))
     link += [("open", command) for command in one.open_commands]
     short, wide = (["  ".join((key.ljust(10), value)) for key, value in part] for part in (rows, rows + link))
     return View([one.id], msgspec.to_builtins(one), short, wide)

@@ -126,10 +126,10 @@ def _print_violation(conversation: Conversation, violation: Violation) -> None:
 
     where = f"step {violation.step} of {len(conversation.steps)}" if violation.step else "before its first step"
     click.echo(f"FAIL  {conversation.name}: {conversation.about}")
-    click.echo(f"      {where}: {violation.what}")
+    click.echo(f"      {where}: {violation.message}")
     before = conversation.steps[violation.step - 2].gateway if violation.step > 1 else None
     after = f"the gateway's {show(before)}" if before is not None else ""
-    for word, text in (("after", after), ("expected", violation.expected), ("received", violation.came)):
+    for word, text in (("after", after), ("expected", violation.expected), ("received", violation.received)):
         if text:
             click.echo(f"      {word:8}  {text}")
     for line in violation.differs:

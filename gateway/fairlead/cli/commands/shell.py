@@ -143,9 +143,9 @@ async def _send_input(command: Command, terminal: RawTerminal) -> bool:
             if size is not None:
                 await command.input(RESIZE + json.dumps({"cols": size[0], "rows": size[1]}).encode())
             data = escapes.feed(typed)
-            if escapes.asked:
+            if escapes.help_requested:
                 notify_raw("~. leaves and ends the program, ~~ types one ~; both at the start of a line")
-                escapes.asked = False
+                escapes.help_requested = False
             for i in range(0, len(data), INPUT_CHUNK):
                 await command.input(DATA + data[i : i + INPUT_CHUNK])
             if escapes.left or terminal.ended:

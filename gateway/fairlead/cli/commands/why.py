@@ -93,7 +93,7 @@ def _history_lines(detail: AgentDetail) -> list[str]:
         lines.append(f"  last close  {closed}")
     names = ["last error", *["before it"] * len(detail.recent_failures)]
     return lines + [
-        f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)
+        f"  {name:10}  {one.at} {one.message}" for name, one in zip(names, detail.recent_failures, strict=False)
     ]
 
 

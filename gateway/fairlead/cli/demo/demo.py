@@ -1,4 +1,4 @@
-"""The processes of a demo: starts them in order, restarts what ends, stops them in the other order.
+"""The processes of a demo: starts them in order, restarts what ends, stops them in reverse order.
 
 Called by `fairlead demo`. Each part is a process of its own, started as a user would start it: what works here works
 elsewhere. A process that ends before all have been ready ends the demo, and the last lines of its log are shown; one

@@ -29,7 +29,7 @@ SILENT = 2.5
 
 
 async def check_idle(link: IdleLink, most: float) -> str:
-    """Say hello, be silent for `most` seconds, and speak again. What was found; raises CheckFailed."""
+    """Say hello, be silent for `most` seconds, and speak again. Returns what was found; raises CheckFailed."""
     link.send(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
     welcome = await link.received(Welcome, WELCOME_TIMEOUT)
     if not isinstance(welcome, Welcome):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 POLL = 1.0
 """Seconds between two looks at an operation: the operator reports at most every second."""
 SILENCE = 30.0
-"""Seconds for which an API server may be away while an operation is waited for, which does not depend on it."""
+"""Seconds for which the API server may be away while --wait waits. The operation goes on without this command."""
 
 
 @click.command(short_help="Empty and replace one gateway pod.")
@@ -128,7 +128,7 @@ def _wait(operations: LinkOperations, made: LinkOperation, seconds: float) -> in
 
     from fairlead.cli.operations.link_operations import ClusterUnavailable
 
-    said, deadline, answered_at = "", time.monotonic() + seconds, time.monotonic()
+    shown, deadline, answered_at = "", time.monotonic() + seconds, time.monotonic()
     try:
         while time.monotonic() < deadline:
             try:
@@ -141,9 +141,9 @@ def _wait(operations: LinkOperations, made: LinkOperation, seconds: float) -> in
                 continue
             line = f"{found.phase or 'Waiting for the operator'} {found.reason}".strip()
             line = plain(f"{line}: {found.message}" if found.message else line)
-            if line != said:
+            if line != shown:
                 click.echo(line, err=True)
-                said = line
+                shown = line
             if found.ended:
                 return _exit_code(found)
             time.sleep(POLL)

@@ -35,7 +35,7 @@ class ClusterRefused(FairleadError):
 
 @dataclass(frozen=True, slots=True)
 class LinkOperation:
-    """One as the cluster has it. `phase` is "" until the operator has seen it."""
+    """A LinkOperation as the cluster has it. `phase` is "" until the operator has seen it."""
 
     name: str
     type: str
@@ -65,7 +65,7 @@ class LinkOperation:
 
 
 class LinkOperations:
-    """Those of `namespace`; "" stands for the one of the kubeconfig's context. Raises ConfigError without a kubeconfig.
+    """The LinkOperations of `namespace`; "" is that of the kubeconfig. Raises ConfigError without a kubeconfig.
 
     The methods raise ClusterUnavailable, ClusterRefused, and ConfigError for what does not exist.
     """
@@ -132,7 +132,7 @@ class LinkOperations:
         return LinkOperation.parse(self._call(f"the LinkOperation {name}", get, plural=OPERATIONS, name=name))
 
     def unfinished(self, gateway: str, kind: str, pod: str = "") -> list[LinkOperation]:
-        """Those of one type at a LinkGateway that have neither ended nor been cancelled; with `pod`, of that pod."""
+        """The unfinished operations of one type on a LinkGateway; with `pod`, only those of that pod."""
         found = self._call("LinkOperations", self._objects.list_namespaced_custom_object, plural=OPERATIONS)
         of_gateway = [one for one in found["items"] if one["spec"].get("gateway", {}).get("name") == gateway]
         parsed = map(LinkOperation.parse, of_gateway)

@@ -12,7 +12,7 @@ class EscapeParser:
     def __init__(self) -> None:
         self.left = False
         """The user typed ~. and wants to leave."""
-        self.asked = False
+        self.help_requested = False
         """The user typed ~? and wants to see the escapes; the reader resets it."""
         self._line_start = True
         self._tilde = False
@@ -27,7 +27,7 @@ class EscapeParser:
                     self.left = True
                     break
                 if octet == ord("?"):
-                    self.asked = True
+                    self.help_requested = True
                     continue
                 out += b"~"
                 self._line_start = False

@@ -62,17 +62,17 @@ def report_end(end: End, command: str) -> int:
     """Tell the user what the output alone does not show; the exit code."""
     if end.truncated:
         notify("the output is incomplete: it was longer than the gateway's output_limit")
-    said = (end.error.message or end.error.code) if end.error is not None else ""
+    message = (end.error.message or end.error.code) if end.error is not None else ""
     if end.state in ("timeout", "expired"):
         default = "the deadline passed" if end.state == "timeout" else "the command could not be delivered in time"
-        notify(f"{end.agent}: {said or default}; --deadline or --queue allows more time ({results_hint(command)})")
+        notify(f"{end.agent}: {message or default}; --deadline or --queue allows more time ({results_hint(command)})")
     elif end.state == "offline":
-        default = said or "the agent is offline"
+        default = message or "the agent is offline"
         notify(f"{end.agent}: {default}; `fairlead agents ls` shows since when, --queue SECONDS waits for it")
     elif end.state == "cancelled":
-        notify(f"{end.agent}: {said or 'cancelled'}")
-    elif said:
-        notify(f"{end.agent}: {said}")
+        notify(f"{end.agent}: {message or 'cancelled'}")
+    elif message:
+        notify(f"{end.agent}: {message}")
     elif number := end.exit().signal:
         notify(f"{end.agent}: the program was ended by signal {number}")
     return exit_code(end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 SLACK = 0.02
-"""Share of the links that are enough by which a node must be below before it takes new ones again, so that its
+"""A node that has had enough links takes new ones again once it is this share below `enough`, so that its
 readiness does not follow every link that comes or goes."""
 
 

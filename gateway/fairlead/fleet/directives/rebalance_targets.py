@@ -38,10 +38,10 @@ class RebalanceTargets:
                 return None
             return RebalanceTarget(integer(keep), None if enough is None else integer(enough))
 
-        asked = self._store.submit("HMGET", schema.REBALANCE, node, _enough_field(node), priority=Priority.CONTROL)
-        return Answer(asked, parse)
+        row = self._store.submit("HMGET", schema.REBALANCE, node, _enough_field(node), priority=Priority.CONTROL)
+        return Answer(row, parse)
 
 
 def _enough_field(node: str) -> str:
-    """The field beside that of the node's name, in which no space can be."""
+    """The field for `enough`. A node's name contains no space, so this is no other node's field."""
     return f"{node} enough"

@@ -72,7 +72,7 @@ class Registration:
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
 
     async def register(self, session: Session, hello: Hello) -> None:
-        """From hello to welcome. Ends early if the link closes meanwhile."""
+        """Register the agent of a session, from its hello to its welcome. Ends early if the link closes meanwhile."""
         try:
             await self._register(session, hello)
         finally:
@@ -128,7 +128,8 @@ class Registration:
             session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.claimed(claimed.gen)
-        self._hub.recent_moves.note(session.agent, claimed.moved, claimed.now)
+        if claimed.moved:
+            self._note_move(session, claimed)
         self._telemetry.agent_claimed(session)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)
@@ -146,6 +147,12 @@ class Registration:
             return False
         self._welcome(session, hello, claimed, taken)
         return True
+
+    def _note_move(self, session: Session, claimed: Claimed) -> None:
+        """A rebalance has moved the agent, on its way here or before."""
+        returned = claimed.landed and claimed.previous == self._membership.lease
+        left = "" if claimed.landed else claimed.previous
+        self._hub.recent_moves.note(session.agent, claimed.moved, claimed.now, returned=returned, left=left)
 
     def _evict_elsewhere(self, session: Session, claimed: Claimed) -> None:
         """Have the agent's previous link on another node closed."""

@@ -13,6 +13,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.timeouts import wait_for_redis
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import Chunk, End
 
@@ -56,14 +57,27 @@ class InputDelivery:
                     stream.reading_failed()
                     await wait_for_redis(self._store, self._timeout)
                     continue
-                for payload, end in chunks:
-                    if len(payload) > stream.input_credit:
-                        return
-                    if end:
-                        stream.end_input()
-                        session.send(End(id=command, total=stream.input_next))
-                        return
-                    session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
-                    stream.fed(len(payload))
+                if not self._send(session, command, stream, chunks):
+                    return
         finally:
             stream.end_feeding()
+
+    @staticmethod
+    def _send(session: Session, command: str, stream: GatewayStream, chunks: list[tuple[int, bytes, bool]]) -> bool:
+        """Send what the credit allows. False if there is nothing more to send for now."""
+        for number, payload, end in chunks:
+            if number != stream.input_next:
+                # Two connections have no common order, so the grant itself cannot be told from one that was in time. To
+                # send this chunk in place of the other would change the input of the command.
+                reason = f"input {stream.input_next} of {command} was granted on an earlier link: hello.have is wrong"
+                session.close(CloseCode.PROTOCOL, reason)
+                return False
+            if len(payload) > stream.input_credit:
+                return False
+            if end:
+                stream.end_input()
+                session.send(End(id=command, total=stream.input_next))
+                return False
+            session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
+            stream.fed(len(payload))
+        return True

@@ -40,7 +40,7 @@ class Takeover:
         return taken
 
     def pass_on(self, session: Session, current: Session) -> None:
-        """`session` was not welcomed: what waited for its welcome is for the agent's session that is here."""
+        """`session` was not welcomed: what waited for that goes to `current`, the agent's session on this node."""
         if session is not current and session.deliveries:
             self._delivery.deliver(current, tuple(session.deliveries))
 

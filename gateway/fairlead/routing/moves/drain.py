@@ -7,18 +7,19 @@ and overdraws the budget, as far as the other nodes can accept it: otherwise mos
 Near the deadline, what is left is paced evenly over the time that is left, whatever the others can take.
 
 An agent that moves opens its new link first, so the old one is closed only LEAVE_GRACE after its slot; usually the
-agent has left it by then.
+agent has left it by then (see `leaving_links`). A process that was stopped, or had no processor for some seconds, does
+not catch up with what it has missed: the rest is paced over the time that is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 
 from fairlead.fleet.moves.move_bucket import Grant
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, LAG_SECONDS, even_pace
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
+from fairlead.routing.moves.leaving_links import LATE, LeavingLinks
 from fairlead.routing.moves.move_budget import BATCH_SECONDS, MoveBudget
 from fairlead.routing.moves.move_queue import MoveQueue
 from fairlead.wire.messages import LEAVE_GRACE
@@ -36,8 +37,7 @@ class NodeDrain:
         self.budget = budget
         self._timeout = timeout
         self._queue = MoveQueue(())
-        self._told: deque[tuple[float, Session]] = deque()
-        """The agents that were told to move and the times of their slots, in the order in which they were told."""
+        self._leaving = LeavingLinks(0.0)
         self._ask_at = 0.0
         self._owed = 0.0
         """Moves that the deadline requires and that have neither been granted by the budget nor overdrawn it yet;
@@ -53,7 +53,7 @@ class NodeDrain:
         hub, loop = self._hub, asyncio.get_running_loop()
         hub.draining = True
         count = len(hub)
-        self._queue = MoveQueue(hub)
+        self._queue, self._leaving = MoveQueue(hub), LeavingLinks(loop.time())
         deadline = loop.time() + self._timeout
         final = deadline - min(float(FINAL_SECONDS), self._timeout / 2)
         # The last agents need some time to connect elsewhere.
@@ -61,11 +61,11 @@ class NodeDrain:
         at = loop.time()
         while len(hub) and (now := loop.time()) < deadline:
             if now < final:
-                await self._keep_pace(now - at, last_slot - now)
+                await self._keep_pace(min(now - at, LATE), last_slot - now)
             else:
                 if at < final:
                     self._owed = 0.0
-                await self._move_overdue((now - max(at, final)) / max(last_slot - now, STEP))
+                await self._move_overdue(min(now - max(at, final), LATE), max(last_slot - now, STEP))
             if now >= self._ask_at:
                 await self._move_granted(now >= final)
             self._close_late(now)
@@ -87,7 +87,7 @@ class NodeDrain:
         grant = await budget.take("shutdown", len(sessions))
         now = loop.time()
         for i, session in enumerate(sessions[: grant.moves]):
-            self._tell(session, now + grant.delay + i / grant.rate, now)
+            self._tell(session, grant.delay + i / grant.rate, now)
         self._queue.put_back(sessions[grant.moves :])
         self._owed -= grant.moves
         self._ask_at = now + min(ASK_AGAIN, _seconds_of(grant))
@@ -98,33 +98,34 @@ class NodeDrain:
         self._owed += pace * elapsed
         overdue = self._owed - pace * LAG_SECONDS
         if overdue >= 1:
-            await self._overdraw(self._queue.take(int(overdue)))
+            await self._overdraw(self._queue.take(int(overdue)), elapsed)
             self._owed = min(self._owed, pace * LAG_SECONDS)  # those inside a command wait, and are not owed
 
-    async def _move_overdue(self, share: float) -> None:
-        """Tell `share` of the agents that wait to move, without waiting for the budget."""
-        self._owed += len(self._queue) * min(1.0, share)
+    async def _move_overdue(self, elapsed: float, left: float) -> None:
+        """Tell the agents to move whose turn has come in the `elapsed` seconds when all that wait go evenly in the
+        `left` ones, without waiting for the budget."""
+        self._owed += len(self._queue) * min(1.0, elapsed / left)
         if self._owed >= 1:
-            await self._overdraw(self._queue.take(int(self._owed), busy_too=True))
+            await self._overdraw(self._queue.take(int(self._owed), busy_too=True), min(elapsed, left))
 
-    async def _overdraw(self, sessions: list[Session]) -> None:
+    async def _overdraw(self, sessions: list[Session], seconds: float) -> None:
+        """Tell these to move, evenly within the `seconds` that come."""
         if not sessions:
             return
         self._owed -= len(sessions)
         now = asyncio.get_running_loop().time()
-        for session in sessions:
-            self._tell(session, now, now)
+        for i, session in enumerate(sessions):
+            self._tell(session, i * seconds / len(sessions), now)
         await self.budget.overdraw("shutdown", len(sessions))
 
     def _tell(self, session: Session, slot: float, now: float) -> None:
-        session.announce_drain("shutdown", int(max(0.0, slot - now) * 1000))
-        self._told.append((slot, session))
+        session.announce_drain("shutdown", int(slot * 1000))
+        self._leaving.add(session, slot, now)
 
     def _close_late(self, now: float) -> None:
         """Close the links whose agents have not left in time, and those of agents that have nowhere to go."""
-        grace = 0.0 if self.budget.alone else LEAVE_GRACE
-        while self._told and self._told[0][0] + (grace if self._told[0][1].ready else 0.0) <= now:
-            self._told.popleft()[1].close_for_restart()
+        for session in self._leaving.take_late(0.0 if self.budget.alone else LEAVE_GRACE, now):
+            session.close_for_restart()
 
 
 def _seconds_of(grant: Grant) -> float:

@@ -93,7 +93,7 @@ class MoveBudget:
         return Grant(count, rate, max(0.0, self._next - now))
 
     async def refresh(self) -> None:
-        """Find out what the other nodes can accept. The table in `membership` is no use: its counts are old."""
+        """Find out what the other nodes can accept. The table in `membership` has old counts."""
         loop, membership = asyncio.get_running_loop(), self._membership
         if loop.time() - self._read_at < TABLE_PERIOD * max(1.0, self._nodes / TABLE_ROWS):
             return

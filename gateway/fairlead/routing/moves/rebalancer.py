@@ -4,7 +4,7 @@ The node runs it as long as it is in the fleet. The target comes with the heartb
 `fleet.directives.rebalance_targets`). Nodes that have enough links leave their Services then; the first agent is told
 to move when load balancers know that, so that it lands on a node that has few. Idle agents are told, those whose links
 are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
-hour. An agent that lands on this node again counts as moved and stays.
+hour (see `hub.recent_moves` for the exceptions). An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
@@ -20,10 +20,12 @@ from collections.abc import Sequence
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directives.exclusion import SETTLE
 from fairlead.hub.hub import Hub
+from fairlead.hub.recent_moves import is_crowded
 from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.heartbeat import PERIOD
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.moves.leaving_links import LeavingLinks
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import LEAVE_GRACE
@@ -35,15 +37,18 @@ STEP = 0.25
 
 
 class Rebalancer:
-    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership) -> None:
+    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership, capacity: int) -> None:
         self._directory = fleet.directory
         self._hub = hub
         self._budget = budget
         self._membership = membership
+        self._capacity = capacity
         self._candidates: deque[Session] = deque()
         """The sessions that may be moved, the oldest first; found anew every PERIOD."""
-        self._leaving: deque[tuple[float, Session]] = deque()
-        """The agents that were told to move, and when their links are closed at the latest, in this order."""
+        self._leaving = LeavingLinks(0.0)
+        self._next_slot = 0.0
+        """When the slots are over that agents were told last (the event loop's time). An answer of Redis that came late
+        must not put the next ones among them."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -69,8 +74,13 @@ class Rebalancer:
         self._candidates.clear()
         target = self._membership.rebalance_target
         if target is not None and self._hub.links > target.keep:
-            now, recent = self._membership.now(), self._hub.recent_moves
-            candidates = (session for session in self._hub if recent.may_move(session.agent, now))
+            now, table, recent = self._membership.now(), self._membership.table, self._hub.recent_moves
+            crowded = is_crowded(self._hub.links, self._capacity)
+            candidates = (
+                session
+                for session in self._hub
+                if recent.may_move(session.agent, now, lambda lease: table.holds(lease, now), crowded=crowded)
+            )
             self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
 
     async def _move_some(self) -> float:
@@ -78,17 +88,20 @@ class Rebalancer:
         target = self._membership.rebalance_target
         if target is None or self._hub.draining or self._membership.target_age < SETTLE:
             return 0.0
-        surplus = self._hub.links - sum(session.open for _, session in self._leaving) - target.keep
+        surplus = self._hub.links - self._leaving.open - target.keep
         sessions = self._take_idle(min(surplus, self._budget.batch))
         if not sessions:
             return 0.0
         grant = await self._budget.take("rebalance", len(sessions))
-        loop = asyncio.get_running_loop()
-        for i, session in enumerate(await self._marked(sessions[: grant.moves])):
-            slot = grant.delay + i / grant.rate
+        marked = await self._marked(sessions[: grant.moves])
+        now = asyncio.get_running_loop().time()
+        first = max(grant.delay, self._next_slot - now)
+        for i, session in enumerate(marked):
+            slot = first + i / grant.rate
             session.announce_drain("rebalance", int(slot * 1000))
-            self._leaving.append((loop.time() + slot + LEAVE_GRACE, session))
+            self._leaving.add(session, slot, now)
             self._hub.moved += 1
+            self._next_slot = now + slot + 1 / grant.rate
         self._candidates.extendleft(reversed(sessions[grant.moves :]))
         return grant.delay
 
@@ -115,6 +128,5 @@ class Rebalancer:
 
     def _close_late(self, now: float) -> None:
         """Close the links of agents that have not left in time."""
-        while self._leaving and (self._leaving[0][0] <= now or not self._leaving[0][1].open):
-            _, session = self._leaving.popleft()
+        for session in self._leaving.take_late(LEAVE_GRACE, now):
             session.close(CloseCode.RESTART, "the agent was asked to move to another node")

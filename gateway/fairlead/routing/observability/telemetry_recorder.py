@@ -50,14 +50,14 @@ class TelemetryRecorder:
         session.stamp_opening(CLAIMED)
 
     def agent_registered(self, seconds: float) -> None:
-        """From hello to welcome an agent waited for `seconds`."""
+        """An agent waited `seconds` from its hello to its welcome."""
         self._metrics.claim.observe(seconds)
 
     def rtt_reported(self, rtt_ms: float) -> None:
         self._metrics.rtt.observe(rtt_ms / 1000)
 
     def link_welcomed(self, session: Session, resumed: bool) -> None:
-        """The link is the agent's. `resumed`: the same process of the agent had a link before."""
+        """The agent was welcomed on its link. `resumed`: the same process of the agent had a link before."""
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
         self._log_aggregator.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",

@@ -14,13 +14,13 @@ from fairlead_operator.autoscaler.canary.measurement import Served
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 
 LONGEST_STEP = 30.0
-"""Seconds of one pass that count at most: nobody knows what happened in a longer break."""
+"""The most seconds between two passes that count: nobody knows what happened in a longer break."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryHistory:
     revision: str = ""
-    """The canary's; everything else is about it."""
+    """The revision of the canary that the rest is about."""
     observed_at: float | None = None
     watched: float = 0.0
     """Seconds for which all pods of the canary have served, as far as they were observed."""

@@ -21,9 +21,10 @@ DEVIATIONS = 3.0
 ALWAYS_ALLOWED = 3
 """What may go wrong on a canary although nothing goes wrong elsewhere: a laptop that is closed is a lost link."""
 SLOW_SHARE = 0.95
-"""A command is slow if the gateway added more to it than to this share of the commands of the other pods, and ..."""
+"""A command is slow if the gateway added more time to it than to this share of the commands of the other pods, and more
+than SLOW_LEAST."""
 SLOW_LEAST = 0.05
-"""... more than this, in seconds: below that nobody notices."""
+"""Seconds: nobody notices less."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,8 @@ class History:
 
     def observe(self, fleet: FleetObservation, now: float, *, week: bool = False) -> History:
         """The history after this observation; `week`: with the profile of the week, which is forgotten otherwise."""
-        links = self.links.observe(fleet, now)
+        run = self.rebalance.run
+        links = self.links.observe(fleet, now, run.donors if run is not None else frozenset())
         profile = self.week if week else WeekProfile()
         return replace(
             self,

@@ -2,7 +2,8 @@
 
 Links are counted so that a pod's death, its silence or its drain never looks like a fleet that became smaller: the
 agents that were connected a moment ago are about to connect to another pod, which must not have been removed. Agents
-that said goodbye, as they do when they are stopped, are gone at once.
+that said goodbye, as they do when they are stopped, are gone at once. An agent that moves from one pod to another
+counts once, although the pod that it has left may have reported it before, and the other one afterwards.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ class LinkHistory:
 
     observed_at: float = 0.0
     live: int = 0
-    """Links in fresh reports, and those of silent pods that have not come up elsewhere."""
+    """Links in fresh reports, less those that may be in two of them, and those of silent pods that have not come up
+    elsewhere."""
     growth: float = 0.0
     """New links per second, smoothed."""
     growing_since: float | None = None
@@ -86,11 +88,13 @@ class LinkHistory:
             return 0.0
         return self.grew_at - self.growing_since
 
-    def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
-        """The history after this observation; unchanged when Redis could not be read."""
+    def observe(self, fleet: FleetObservation, now: float, donors: frozenset[str] = frozenset()) -> LinkHistory:
+        """The history after this observation; unchanged when Redis could not be read. `donors`: the pods that a
+        rebalance relieves."""
         if not fleet.readable:
             return self
         live, before_silence = self._count(fleet, now)
+        live -= self._in_two_reports(fleet, donors)
         left = self._left(fleet)
         peaks = ((at, max(0, peak - left)) for at, peak in self.peaks)
         counted = replace(
@@ -145,14 +149,25 @@ class LinkHistory:
         then = {report.pod: report.left for report in self.reports}
         return sum(max(0, pod.left - then.get(pod.name, pod.left)) for pod in fleet.fresh_pods)
 
+    def _in_two_reports(self, fleet: FleetObservation, donors: frozenset[str]) -> int:
+        """Links that pods have gained since their last reports while others move theirs away: those may still be in the
+        reports of the pods that they have left, which are up to a heartbeat older. New links among them count one pass
+        later. Otherwise each pod that leaves would look like a peak of the demand, which holds the next removal."""
+        giving = {pod.name: pod.links for pod in fleet.fresh_pods if pod.leaving or pod.name in donors}
+        if not giving or not self.reports:
+            return 0
+        then = {report.pod: report.links for report in self.reports}
+        others = (pod for pod in fleet.fresh_pods if pod.name not in giving)
+        return min(sum(giving.values()), sum(max(0, pod.links - then.get(pod.name, 0)) for pod in others))
+
     def _reports(self, fleet: FleetObservation, now: float) -> tuple[PodLinks, ...]:
         fresh = [PodLinks(pod.name, now, pod.links, pod.refused, pod.left) for pod in fleet.fresh_pods]
         silent = {pod.name for pod in fleet.pods if not pod.fresh}
         return (*fresh, *(one for one in self.reports if one.pod in silent and now - one.at <= REMEMBERED))
 
     def _count(self, fleet: FleetObservation, now: float) -> tuple[int, tuple[tuple[str, int], ...] | None]:
-        """Links by fresh reports, with the last known ones of silent pods less those that have come up elsewhere since;
-        and what `before_silence` is from now on."""
+        """The links of fresh reports, with the last known ones of silent pods, except those that have come up elsewhere
+        since; and the next `before_silence`."""
         fresh = {pod.name: pod.links for pod in fleet.fresh_pods}
         last = {one.pod: one.links for one in self.reports if now - one.at <= REMEMBERED}
         silent = [

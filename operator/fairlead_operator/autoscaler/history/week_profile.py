@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 QUARTER_SECONDS = 900
 QUARTERS = 7 * 24 * 4
-"""In a week."""
+"""Quarter hours in a week."""
 WEIGHT = 0.5
-"""Of the newest week. What happened once has almost gone from the profile after a month."""
+"""Weight of the newest week: what happened once has almost gone from the profile after a month."""
 UNKNOWN = -1
 
 

@@ -1,4 +1,4 @@
-"""The rule `cpu`: event loops that have time. Pure."""
+"""The rule `cpu`: event loops with time to spare. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule `loopLag`: event loops that run what is due in time. Pure."""
+"""The rule `loopLag`: event loops that run what is due without delay. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from fairlead_operator.autoscaler.rules.scaling_rule import SignalRule
 from fairlead_operator.autoscaler.snapshot import Snapshot
 
 MOST_GROWTH = 1.5
-"""Of the pods that report: the lag of a loop that is overloaded says nothing about how many pods it would take."""
+"""The most pods that it requires, as a multiple of those that report: the lag of an overloaded loop does not say how
+many pods would be enough."""
 
 
 class LoopLagRule(SignalRule):

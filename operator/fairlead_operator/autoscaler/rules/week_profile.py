@@ -10,8 +10,8 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 
 
 class WeekProfileRule(ScalingRule):
-    """It looks as far ahead as a new pod takes to start. It can only add pods: the links that are there count by the
-    other rules."""
+    """It looks as far ahead as a new pod takes to start. It can only add pods, because the other rules count the
+    present links."""
 
     name = "weekProfile"
     purpose = (

@@ -11,8 +11,8 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 
 
 class ZoneToleranceRule(ScalingRule):
-    """It counts on pods that are spread evenly over the zones that have one. To add pods until the fullest zone is
-    small enough would never end while the scheduler places them in that zone."""
+    """It assumes that pods are spread evenly over the zones that have any. Adding pods until the fullest zone is small
+    enough would never end while the scheduler places them in that zone."""
 
     name = "zoneTolerance"
     purpose = (

@@ -30,7 +30,7 @@ class AcceptedTemplate:
         return "" if self.template is None else hash_of(self.template)
 
     async def read(self) -> None:
-        """Read it once; raises AccessDenied and what else the API server answers."""
+        """Reads it once. Raises AccessDenied, and whatever else the API server answers."""
         if self._read:
             return
         if found := await self._items():
@@ -39,7 +39,7 @@ class AcceptedTemplate:
         self._read = True
 
     async def accept(self, template: Object) -> None:
-        """Make `template` the accepted one, and delete the records of others."""
+        """Makes `template` the accepted one, and deletes the records of others."""
         name, number = f"{self._owner.name}-{hash_of(template)}", self._number + 1
         await self._cluster.apply(
             {
@@ -64,7 +64,7 @@ class AcceptedTemplate:
                     continue
 
     async def _items(self) -> list[Object]:
-        """Those of this LinkGateway, and not of an earlier one of its name."""
+        """The records of this LinkGateway, and not those of an earlier one of its name."""
         found = await self._cluster.items(KIND, self._owner.namespace, self._owner.label_selector)
         return [
             one for one in found if any(ref["uid"] == self._owner.uid for ref in one["metadata"]["ownerReferences"])

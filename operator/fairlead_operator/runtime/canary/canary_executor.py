@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import structs
 
@@ -41,6 +42,19 @@ from fairlead_operator.runtime.reports.pass_report import PassReport
 logger = logging.getLogger(__name__)
 
 CONDITION = "CanarySucceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryPass:
+    """What one pass has seen, as far as it concerns a canary."""
+
+    fleet: FleetObservation
+    deployment: Object
+    pods: Sequence[Object]
+    spec: LinkGatewaySpec
+    report: PassReport
+    now: float
+    """A clock in seconds that only goes forward."""
 
 
 class CanaryExecutor:
@@ -100,63 +114,44 @@ class CanaryExecutor:
         """Whether the pods of the Deployment's revision are a canary in this pass."""
         return self._stage is RolloutStage.CANARY
 
-    async def observe(
-        self,
-        fleet: FleetObservation,
-        deployment: Object,
-        pods: Sequence[Object],
-        spec: LinkGatewaySpec,
-        report: PassReport,
-        now: float,
-    ) -> CanaryReport | None:
+    async def observe(self, seen: CanaryPass) -> CanaryReport | None:
         """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns what
         the status says of the canary."""
-        before = report.before.canary
+        before = seen.report.before.canary
         if before is not None and before.template != hash_of(self._template):
             before = None  # the spec asks for another template now
         after: CanaryReport | None
         if self._stage is RolloutStage.CANARY:
-            after = await self._observe_canary(fleet, deployment, pods, spec, report, now, before)
+            after = await self._observe_canary(seen, before)
         else:
-            after = self._observe_end(fleet, spec, report, now, before)
+            after = self._observe_end(seen, before)
             self._history = CanaryHistory()
-        targets = canary_targets(fleet, self._history, spec) if self._history.revision and _runs(after) else {}
-        await self._move(targets)
+        serving = self._history.revision != "" and _runs(after)
+        await self._move(canary_targets(seen.fleet, self._history, seen.spec) if serving else {})
         self._metrics.canary(running=_runs(after))
         if after is not None:
             state = {CanaryState.RUNNING: None, CanaryState.FAILED: False}.get(CanaryState(after.state), True)
-            report.conditions.set(CONDITION, state, after.reason, after.message)
+            seen.report.conditions.set(CONDITION, state, after.reason, after.message)
         return after
 
-    async def _observe_canary(
-        self,
-        fleet: FleetObservation,
-        deployment: Object,
-        pods: Sequence[Object],
-        spec: LinkGatewaySpec,
-        report: PassReport,
-        now: float,
-        before: CanaryReport | None,
-    ) -> CanaryReport:
-        canary = spec.rollout.canary
+    async def _observe_canary(self, seen: CanaryPass, before: CanaryReport | None) -> CanaryReport:
+        canary, fleet, report = seen.spec.rollout.canary, seen.fleet, seen.report
         assert canary is not None
         template = hash_of(self._template)
         if before is None or before.state != CanaryState.RUNNING:
             before = CanaryReport(state=CanaryState.RUNNING, template=template, started_at=report.timestamp)
             report.add_event("CanaryStarted", f"a new pod template is tried on {canary.percent}% of the pods")
-        applied = (deployment["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
+        applied = (seen.deployment["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
         if applied != template or not fleet.revision:
             return structs.replace(before, reason="Starting", message="the Deployment has not made its pods yet")
-        self._history = self._history.observe(fleet, canary_size(fleet.replicas, canary.percent), now)
-        of_canary = [pod for pod in pods if revision_of(pod) == fleet.revision]
-        problem = why_not_running(deployment, of_canary)
+        self._history = self._history.observe(fleet, canary_size(fleet.replicas, canary.percent), seen.now)
+        of_canary = [pod for pod in seen.pods if revision_of(pod) == fleet.revision]
+        problem = why_not_running(seen.deployment, of_canary)
         verdict = judge_canary(fleet, self._history, canary, problem[1] if problem else "")
-        return await self._reported(verdict, fleet, report, before)
+        return await self._reported(verdict, seen, before)
 
-    async def _reported(
-        self, verdict: CanaryVerdict, fleet: FleetObservation, report: PassReport, before: CanaryReport
-    ) -> CanaryReport:
-        serving = canary_pods(fleet)
+    async def _reported(self, verdict: CanaryVerdict, seen: CanaryPass, before: CanaryReport) -> CanaryReport:
+        serving, report = canary_pods(seen.fleet), seen.report
         after = structs.replace(
             before,
             state=verdict.state,
@@ -181,21 +176,15 @@ class CanaryExecutor:
         self._promoting_since = None
         return structs.replace(after, state=CanaryState.PROMOTING, ended_at=report.timestamp)
 
-    def _observe_end(
-        self,
-        fleet: FleetObservation,
-        spec: LinkGatewaySpec,
-        report: PassReport,
-        now: float,
-        before: CanaryReport | None,
-    ) -> CanaryReport | None:
+    def _observe_end(self, seen: CanaryPass, before: CanaryReport | None) -> CanaryReport | None:
         """No canary runs; the last one may have ended a moment ago."""
         if before is None or self._stage is RolloutStage.WITHHELD:
             return before
         if before.state == CanaryState.PROMOTING:
             if self._promoting_since is None:
-                self._promoting_since = now
-            if self._stage is RolloutStage.PROMOTION and not is_promoted(fleet, spec, now - self._promoting_since):
+                self._promoting_since = seen.now
+            promoting = seen.now - self._promoting_since
+            if self._stage is RolloutStage.PROMOTION and not is_promoted(seen.fleet, seen.spec, promoting):
                 return before
             return structs.replace(before, state=CanaryState.SUCCEEDED)
         return before if before.state == CanaryState.SUCCEEDED else None  # it was switched off

@@ -52,16 +52,16 @@ class PathGuard:
             for path in passed:
                 folder, name = os.path.split(path)
                 if (parent := _status(folder)) is not None:
-                    names[identity(parent), name] = one.what
+                    names[identity(parent), name] = one.description
             status = _status(passed[-1])
             if status is not None:
                 self._seen[one.path] = {identity(status)}
                 if one.whole and one.secret and stat.S_ISDIR(status.st_mode):
                     self._seen[one.path] |= _entries(passed[-1])
             for known in self._seen.get(one.path, ()):
-                files[known] = one.what
+                files[known] = one.description
                 if one.whole:
-                    whole_folders[known] = one.what
+                    whole_folders[known] = one.description
         return names, files, whole_folders
 
 

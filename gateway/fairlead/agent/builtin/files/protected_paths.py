@@ -28,7 +28,7 @@ class ProtectedPath:
     """A path and what it is, in words. `whole`: everything beneath it, too. `secret`: it must not be read either."""
 
     path: str
-    what: str
+    description: str
     whole: bool = False
     secret: bool = False
 

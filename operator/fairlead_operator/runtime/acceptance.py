@@ -1,0 +1,59 @@
+"""Decides whether the operator accepts a LinkGateway: its spec, its Redis, and what the policy lets it ask for.
+
+Each reconciler has one and asks it at the beginning of every pass. Nothing of a LinkGateway that is not accepted is
+applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fairlead.errors import ConfigError
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.policy import Policy, secrets_to_read, violations
+from fairlead_operator.api.validation import read_spec
+from fairlead_operator.inputs.secrets import SecretReader, Secrets
+from fairlead_operator.kube.objects import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a LinkGateway is not accepted: reason and message of its condition Accepted."""
+
+    reason: str
+    message: str
+
+
+class Acceptance:
+    def __init__(self, secrets: SecretReader, policy: Policy) -> None:
+        self._secrets = secrets
+        self._policy = policy
+
+    async def check(self, body: Object, others: Sequence[Object]) -> tuple[LinkGatewaySpec, Secrets] | Rejection:
+        """What the operator goes by if it accepts `body`, or why it does not. `others` are the other LinkGateways of
+        the namespace. Raises what the API server answers when a Secret cannot be read for another reason than its
+        absence or a missing right."""
+        try:
+            spec = read_spec(body["spec"])
+        except ConfigError as e:
+            return Rejection("SpecInvalid", e.message)
+        if older := _holder_of_redis(body, others):
+            message = f"the LinkGateway {older} of this namespace already uses this Redis: give each its own"
+            return Rejection("RedisInUse", message)
+        secrets = await self._secrets.read(secrets_to_read(spec, self._policy))
+        if refused := violations(spec, self._policy, secrets.states()):
+            return Rejection("PolicyViolation", "; ".join(refused))
+        return spec, secrets
+
+
+def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:
+    """The oldest of the older LinkGateways that use the same Redis, or "": two fleets in one Redis would serve each
+    other's agents."""
+
+    def age(one: Object) -> tuple[str, str]:
+        return one["metadata"].get("creationTimestamp", ""), one["metadata"]["uid"]
+
+    redis = body["spec"].get("redis")
+    older = [one for one in others if age(one) < age(body) and one["spec"].get("redis") == redis]
+    return str(min(older, key=age)["metadata"]["name"]) if older else ""

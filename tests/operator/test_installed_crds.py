@@ -1,0 +1,109 @@
+"""CRDs of an older release in the cluster: the API server drops new fields silently, and the operator says so."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fairlead_operator.crd import FIELD_MANAGER, crds
+from fairlead_operator.inputs.installed_crds import missing_fields
+from fairlead_operator.kube.errors import ApiServerUnavailable
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+
+from support.operator_world import OperatorNamespace, condition
+
+CANARY = {"percent": 10, "seconds": 60}
+
+
+def of(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize(
+    ("served", "missing"),
+    [
+        (of(a=TEXT, b=of(c=TEXT), d={"items": of(e=TEXT)}, f={"additionalProperties": of(g=TEXT)}), []),
+        (of(a=TEXT, b=of(c=TEXT, new=TEXT), d={"items": of(e=TEXT)}, f={"additionalProperties": of(g=TEXT)}), []),
+        (of(a=TEXT, d={"items": of(e=TEXT)}, f={"additionalProperties": of(g=TEXT)}), ["b"]),
+        (of(a=TEXT, b=of(), d={"items": of()}, f={"additionalProperties": of()}), ["b.c", "d[].e", "f[].g"]),
+        ({}, ["a", "b", "d", "f"]),
+        ({"x-kubernetes-preserve-unknown-fields": True}, []),
+    ],
+)
+def test_fields_are_missing_where_only_the_operator_knows_them(served: Object, missing: list[str]) -> None:
+    own = of(a=TEXT, b=of(c=TEXT), d={"items": of(e=TEXT)}, f={"additionalProperties": of(g=TEXT)})
+    assert list(missing_fields(own, served)) == missing
+
+
+def older() -> Object:
+    """The CRD of LinkGateway before there were canaries."""
+    definition = copy.deepcopy(crds()[0])
+    (version,) = definition["spec"]["versions"]
+    properties = version["schema"]["openAPIV3Schema"]["properties"]
+    del properties["spec"]["properties"]["rollout"], properties["status"]["properties"]["canary"]
+    return definition
+
+
+@pytest.fixture
+async def old_cluster(world: OperatorNamespace) -> AsyncIterator[OperatorNamespace]:
+    await install(world, older(), knows=False)
+    yield world
+    await install(world, crds()[0], knows=True)
+
+
+async def install(world: OperatorNamespace, definition: Object, *, knows: bool) -> None:
+    """Returns when the API server publishes whether it knows canaries, and serves the kind."""
+    await world.admin.apply(definition, FIELD_MANAGER)
+
+    async def published() -> bool:
+        try:
+            await world.admin.items("LinkGateway", world.namespace)
+            found = await world.admin.schemas("fairlead.dev", "v1alpha1")
+        except ApiServerUnavailable:  # it prepares the storage of the kind anew, and answers 429 meanwhile
+            return False
+        return ("rollout" in found["LinkGateway"]["properties"]["spec"]["properties"]) is knows
+
+    await world.until("the API server to use the CRD", published, 120)
+
+
+@pytest.mark.timeout(400)
+async def test_a_canary_that_an_old_crd_drops_is_reported_until_the_crd_is_upgraded(
+    old_cluster: OperatorNamespace,
+) -> None:
+    world = old_cluster
+    await world.allow(*NAMESPACED, *LEASE)  # nothing beyond its namespace: schemas are published for everybody
+    reconciler = world.reconciler(await world.gateway())
+    body = {"spec": {"rollout": {"canary": CANARY}}}
+    found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
+    assert "rollout" not in found["spec"], "and there was no error"
+
+    async def said(status: str) -> tuple[str, str] | None:
+        found = await world.reconcile(reconciler, seconds=40)
+        told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in found["conditions"]}
+        held, reason, message = told.get("CrdsUpToDate", ("", "", ""))
+        return (reason, message) if held == status else None
+
+    reason, message = await world.until("the condition", lambda: said("False"), 120)
+    assert reason == "FieldsMissing"
+    assert "do not know LinkGateway.spec.rollout, LinkGateway.status.canary: the API server drops" in message
+    (event,) = [text for reason, text in await world.events() if reason == "FieldsMissing"]
+    assert event == f"CrdsUpToDate: {message}"
+    labels = {"namespace": world.namespace, "gateway": "edge", "condition": "CrdsUpToDate"}
+    assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 0
+    await install(world, crds()[0], knows=True)
+    assert await world.until("the condition to pass", lambda: said("True"), 120) == ("UpToDate", "")
+    found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
+    assert found["spec"]["rollout"]["canary"]["percent"] == CANARY["percent"]
+    assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 1
+
+
+async def test_crds_that_know_every_field_are_up_to_date_at_once(world: OperatorNamespace) -> None:
+    status = await world.reconcile(world.reconciler(await world.gateway()))
+    assert condition(status, "CrdsUpToDate") == ("True", "UpToDate", "")

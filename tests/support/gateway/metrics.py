@@ -1,0 +1,18 @@
+"""Reads metrics from the admin port of a gateway process."""
+
+from __future__ import annotations
+
+import re
+
+import httpx2
+
+from support.gateway.process import GatewayProcess
+
+
+async def metric(gateway: GatewayProcess, name: str) -> float:
+    """The value of the sample `name`, which has no labels and must be there."""
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"{gateway.admin}/metrics")).text
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])

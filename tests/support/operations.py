@@ -1,0 +1,35 @@
+"""A settled fleet on a real API server, and what the status of an operation says: for the tests of LinkOperations."""
+
+from __future__ import annotations
+
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.runtime.reconciler import Reconciler
+
+from support.operator_world import OperatorNamespace
+
+
+async def settled_fleet(world: OperatorNamespace, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
+    """A settled fleet whose pods are scheduled and have some links."""
+    reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
+    await world.reconcile(reconciler)
+    names = await world.run_pods(count)
+    for i, name in enumerate(names):
+        await world.place(name)
+        await world.beat(name, 100 + i)
+    await world.reconcile(reconciler)
+
+    async def allowed() -> bool:
+        budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
+        return bool(budget.get("status", {}).get("disruptionsAllowed") == 1)
+
+    await world.until("the budget to allow an eviction", allowed)
+    return reconciler, names
+
+
+def condition(status: Object, kind: str) -> tuple[str, str]:
+    (found,) = (one for one in status["conditions"] if one["type"] == kind)
+    return found["status"], found["reason"]
+
+
+async def leaving_pods(world: OperatorNamespace) -> set[str]:
+    return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
