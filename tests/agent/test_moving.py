@@ -125,6 +125,22 @@ async def test_attempts_that_fail_leave_the_old_link_as_it_was(gateway: Gateway,
     assert conns == sorted(set(conns))
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_node_that_refuses_a_moving_agent_is_not_waited_for(
+    gateway: Gateway, echo: Agent, serve: Serve, status: int
+) -> None:
+    """Half of this cap, after which the agent comes back to a fleet that refuses it, would be five minutes."""
+    serve(echo)
+    old = await gateway.linked(retry=Retry(first=600_000, base=50, cap=600_000))
+    gateway.refusals.extend([(status, {})] * 4)
+    await old.drain(0)
+    await gateway.attempted(3)
+    await old.close(4000)
+    new = await gateway.linked()
+    await answers(new, "c1")
+    assert len(gateway.attempts) == 6
+
+
 @pytest.mark.parametrize("when", ["greeting", "pausing"])
 @pytest.mark.parametrize("how", ["4007", "4000", "lost"])
 async def test_an_old_link_that_ends_changes_nothing(

@@ -81,6 +81,8 @@ class Budget(RuleBasedStateMachine):
         assert grant.rate == pytest.approx(rate)
         burst = max(1.0, rate)
         held = burst if self.tokens is None else min(burst, self.tokens + max(0, at - self.at) * rate / 1000)
+        if rate:
+            held = max(held, -rate * DEBT_SECONDS)
         if overdraw:
             assert grant.moves == wanted
             floor = min(held, -rate * DEBT_SECONDS)
@@ -100,6 +102,7 @@ class Budget(RuleBasedStateMachine):
             assert delay == pytest.approx(max(0.0, burst - held) / rate, abs=TOLERANCE)
         else:
             assert delay == pytest.approx(min(3600, (1 - held) / rate), abs=TOLERANCE)
+            assert delay <= DEBT_SECONDS + 1 / rate + TOLERANCE
 
     @invariant()
     def the_debt_is_bounded(self) -> None:
@@ -114,6 +117,17 @@ def test_any_history_is_that_of_a_token_bucket(world: ScriptServer) -> None:
             super().__init__(world)
 
     run_state_machine_as_test(BudgetOfThis, settings=settings(max_examples=30, stateful_step_count=20, deadline=None))
+
+
+@pytest.mark.parametrize("field", ["rate", "until", "tokens", "at", "most"])
+@pytest.mark.parametrize("value", ["", "many", "nan", "-nan"])
+def test_what_is_no_number_in_redis_stops_no_moves(world: ScriptServer, field: str, value: str) -> None:
+    world.submit("DEL", schema.MOVES)
+    moves = MoveBucket(world.store)
+    world.run(moves.set_rate(50, 50, world.run(world.time())))
+    world.run(moves.take(10, 50))
+    world.submit("HSET", schema.MOVES, field, value)
+    assert world.run(moves.take(10, 50)).moves == 10
 
 
 asks = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), min_size=1, max_size=40)

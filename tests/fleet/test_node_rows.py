@@ -134,6 +134,38 @@ def test_the_table_of_nodes_agrees_with_the_heartbeats(world: ScriptServer) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("links", "many"),
+        ("cpu", "nan"),
+        ("lag_ms", "inf"),
+        ("spare_accept_rate", "-1e30"),
+        ("at", "9" * 4000),
+        ("state", b"\xff"),
+        ("overheads", "1,x"),
+    ],
+)
+def test_row_that_no_node_writes_harms_only_its_own_node(world: ScriptServer, field: str, value: str | bytes) -> None:
+    load, (good, bad) = NodeRows(world.store), (f"{next(world.names)}-{kind}" for kind in ("good", "bad"))
+    counts: dict[str, str | int | float] = {"state": "serving", "links": 5}
+    for node in (good, bad):
+        assert world.run(load.renew(node, "a", dict(counts), begin=True))[0]
+    world.submit("HSET", schema.node_key(bad), field, value)
+    world.submit("ZADD", schema.NODES, "inf", f"{bad}-heartbeat#a", 1, b"\xff#a")
+    try:
+        now = world.run(world.time())
+        for table in (world.run(load.read_all(now, 0)), world.run(load.refresh(NodeTable({}), now, 0))):
+            names = {row.node for row in table.rows()}
+            assert good in names
+            assert bad not in names
+        assert world.run(load.look_up(bad))[0] is None
+    finally:
+        world.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a", f"{bad}-heartbeat#a", b"\xff#a")
+        for node in (good, bad):
+            world.submit("DEL", schema.node_key(node))
+
+
 def calls(world: ScriptServer) -> dict[str, int]:
     """How often the server has executed each command so far, those within scripts too."""
     counted = {}

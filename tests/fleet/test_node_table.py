@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeRow, NodeTable, Presence
+from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, GREATEST, NodeRow, NodeTable, Presence
 from fairlead.fleet.schema import AgentRow
 
 NOW = 1_700_000_000_000
@@ -26,6 +26,24 @@ def agents(draw: st.DrawFn, *, linked: bool | None = None) -> AgentRow:
     lease = f"n1#{draw(epochs)}" if (draw(st.booleans()) if linked is None else linked) else ""
     seen = NOW - draw(ages)
     return AgentRow("agent", lease, NOW, "boot", 1, "sid", seen, seen, 1006, draw(st.booleans()))
+
+
+numbers = st.sampled_from(
+    (b"nan", b"inf", b"-inf", b"1e400", b"-1", b"9" * 400, b"9" * 5000, b"", b"x", b"\xff", b"0,1")
+)
+counts = st.sampled_from(("at", "began", "links", "capacity", "in_flight", "refused", "left", "moved", "ended"))
+field_names = counts | st.sampled_from(("lag_ms", "spare_accept_rate", "cpu", "memory", "overheads", "process"))
+
+
+@given(st.dictionaries(field_names.map(str.encode), numbers | st.binary(max_size=20), max_size=4))
+def test_a_row_that_is_read_has_only_numbers_that_can_be_added_up(row: dict[bytes, bytes]) -> None:
+    try:
+        found = NodeRow.parse("n", row)
+    except ValueError:
+        return
+    measured = (found.at, found.links, found.lag_ms, found.cpu, found.memory, found.spare_accept_rate, found.left)
+    counted = () if found.traffic is None else (found.traffic.ended, *found.traffic.overheads)
+    assert all(0 <= number <= GREATEST for number in (*measured, *counted))
 
 
 def table(node: NodeRow | None, back: int = 0) -> NodeTable:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
@@ -161,6 +162,39 @@ def test_only_servers_that_the_policy_allows_are_asked() -> None:
     assert violations(spec, allowed, {}) == []
     (refused,) = violations(spec, Policy(images=("*",), secrets=("*",), prometheus_urls=("https://*",)), {})
     assert refused.startswith("scaling.signals.prometheus.url http://prometheus.monitoring:9090 is not allowed")
+
+
+@pytest.mark.parametrize(
+    ("path", "good"),
+    [
+        ("", True),
+        ("/", True),
+        ("/tenants/team-a/prometheus", True),
+        ("/team-a/../team-b", False),
+        ("/team-a/%2e%2e/team-b", False),
+        ("/team-a/..", False),
+        ("/-/quit?x=", False),
+        ("/federate#", False),
+    ],
+)
+def test_url_asks_the_path_that_the_policy_has_allowed(path: str, good: bool) -> None:
+    signal = {"url": f"http://p:9090{path}", "query": "up", "targetPerPod": 1}
+    if not good:
+        with pytest.raises(msgspec.ValidationError, match="url"):
+            msgspec.convert(signal, PrometheusSignal)
+        return
+    url = msgspec.convert(signal, PrometheusSignal).url
+    assert URL(f"{url.rstrip('/')}/api/v1/query").raw_path_qs == f"{path.rstrip('/')}/api/v1/query"
+
+
+@pytest.mark.parametrize("value", [1e300, 1.7e308])
+def test_greatest_value_and_least_target_ask_for_the_most_pods(value: float) -> None:
+    signal = PrometheusSignal(url="http://p", query="up", target_per_pod=0.001)
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(signals=ScalingSignals(prometheus=signal)))
+    pods = (PodObservation("p0", age=1.0, links=1, capacity=1000),)
+    decision = decide(FleetObservation(1, pods, queried=QueriedValue(value)), History(), spec, 0.0)
+    assert decision.target.winner == "max"
+    assert decision.required <= 1_000_000
 
 
 async def test_query_scales_a_fleet_and_its_failure_is_a_condition(world: OperatorNamespace, server: StandIn) -> None:

@@ -3,12 +3,14 @@ all nodes.
 
 Each node writes its row every few seconds. It reads the last heartbeats of all other nodes in one reply, and the row of
 each registration only once, so that the number of calls per heartbeat does not grow with the number of nodes. The
-operator, of which there is only one, reads all rows. Raises BusUnavailable if Redis does not answer.
+operator, of which there is only one, reads all rows. A row that no node can have written counts as missing, so that it
+harms only its own node. Raises BusUnavailable if Redis does not answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +20,8 @@ from fairlead.store.answer import Answer, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+
+logger = logging.getLogger(__name__)
 
 ROW_BYTES = 512
 """The expected size of a node's row, including the names of its fields."""
@@ -68,11 +72,11 @@ class NodeRows:
         return NodeTable(rows, back)
 
     async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
-        """The row of one node (None if it has no row) and Redis TIME in ms."""
+        """The row of one node (None if it has no row that can be read) and Redis TIME in ms."""
         found, time = self._row(node), self._store.submit("TIME", priority=Priority.CONTROL)
         row = await found
         seconds, micros = items(await time)
-        return NodeRow.parse(node, row) if row else None, integer(seconds) * 1000 + integer(micros) // 1000
+        return _read(node, row), integer(seconds) * 1000 + integer(micros) // 1000
 
     async def read_all(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes whose last heartbeat is not older than the lifetime of a row."""
@@ -88,14 +92,17 @@ class NodeRows:
         flat = items(reply)
         newest: dict[str, tuple[str, int]] = {}
         for i in range(0, len(flat), 2):  # in the order of the heartbeats: the last lease of a node is its newest
-            lease = text(flat[i])
-            newest[lease.partition("#")[0]] = lease, int(float(octets(flat[i + 1])))
+            try:
+                lease, at = text(flat[i]), int(float(octets(flat[i + 1])))
+            except (ValueError, OverflowError):
+                continue  # no node has written it
+            newest[lease.partition("#")[0]] = lease, at
         return newest
 
     async def _rows(self, names: Sequence[str]) -> dict[str, NodeRow]:
-        """The rows of the nodes in `names` that have one."""
+        """The rows of the nodes in `names` that have one that can be read."""
         answers = map_bounded(self._row, names, ROWS_AT_ONCE)
-        return {name: NodeRow.parse(name, row) async for name, row in answers if row}
+        return {name: found async for name, row in answers if (found := _read(name, row)) is not None}
 
     def _row(self, node: str) -> Answer[dict[bytes, bytes]]:
         key = schema.node_key(node)
@@ -112,3 +119,13 @@ class NodeRows:
         left = self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "links", 0, "at", last))
         if integer(items(await left)[0]):
             await self._note_heartbeat(f"{node}#{epoch}", last)
+
+
+def _read(node: str, row: dict[bytes, bytes]) -> NodeRow | None:
+    if not row:
+        return None
+    try:
+        return NodeRow.parse(node, row)
+    except ValueError as e:
+        logger.warning("the row of the node %s is ignored: %.200s", node, e)
+        return None

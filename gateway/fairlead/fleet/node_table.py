@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from fairlead.fleet.reports.traffic import Traffic
+from fairlead.fleet.reports.traffic import COUNTERS, Traffic
 from fairlead.fleet.schema import AgentRow
 
 ALIVE_MS = 15_000
@@ -22,6 +22,10 @@ ALIVE_MS = 15_000
 AWAY_MS = 45_000
 """An agent that lost its link because its node or network restarted reconnects within this time: the longest pause
 that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
+
+
+GREATEST = 10**15
+"""Of any number in a row: times in ms have 13 digits, and sums over all rows remain finite."""
 
 
 class Presence(StrEnum):
@@ -79,20 +83,39 @@ class NodeRow:
 
     @classmethod
     def parse(cls, node: str, row: Mapping[bytes, bytes]) -> NodeRow:
+        """What `node` wrote. Raises ValueError for what no node writes: text that is not UTF-8, and numbers that are
+        negative, not finite or above GREATEST."""
+
         def word(field: bytes) -> str:
             return row.get(field, b"").decode()
 
         def count(field: bytes) -> int:
-            return int(row.get(field, b"0"))
+            return _checked(int(row.get(field, b"0")))
 
+        def number(field: bytes) -> float:
+            return _checked(float(row.get(field, b"0")))
+
+        traffic = Traffic.parse(row)
+        if traffic is not None:
+            for counted in (*(getattr(traffic, name) for name in COUNTERS), *traffic.overheads):
+                _checked(counted)
         return cls(
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
-            float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
-            word(b"excluded_by"), count(b"left"), float(row.get(b"cpu", b"0")), float(row.get(b"memory", b"0")),
-            Traffic.parse(row),
+            number(b"lag_ms"), count(b"doubtful") > 0,
+            word(b"process"), count(b"moved"), number(b"spare_accept_rate"),
+            word(b"excluded_by"), count(b"left"), number(b"cpu"), number(b"memory"),
+            traffic,
         )  # fmt: skip
+
+
+Number = TypeVar("Number", int, float)
+
+
+def _checked(value: Number) -> Number:
+    if not 0 <= value <= GREATEST:  # also NaN
+        raise ValueError(f"a number in a node's row is not from 0 to {GREATEST:g}")
+    return value
 
 
 class UnrecordedEnd(NamedTuple):

@@ -9,8 +9,12 @@ from msgspec import Meta
 
 from fairlead_operator.api.field_types import ApiStruct
 
-PROMETHEUS_URL = r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[!-~]*)?$"
-"""Without a user and a password, which everybody who may read a LinkGateway would see."""
+PROMETHEUS_URL = (
+    r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*)*/?$"
+)
+"""Without a user and a password, which everybody who may read a LinkGateway would see. Without a query, a fragment,
+percent signs and segments that begin with a dot, by which the request would go to another path than the one that the
+policy has allowed."""
 
 
 class PrometheusSignal(ApiStruct, frozen=True, kw_only=True):

@@ -39,7 +39,7 @@ class AttemptEnd:
     final: bool = False
     """The gateway does not want this agent back."""
     moved: bool = False
-    """A settled link was drained: this is no failure, and the next attempt follows at once."""
+    """The link was drained. Without `delay` it was settled: no failure, and the next attempt follows at once."""
     lived: float = 0.0
     """Seconds since welcome."""
     detail: str = ""

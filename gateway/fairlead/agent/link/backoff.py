@@ -19,6 +19,8 @@ class Backoff:
         self._policy = RetryPolicy()
         self._attempt = 0
         """The number of the next retry, from 0."""
+        self._moving = False
+        """Whether the attempts since the last welcomed link are those of a move."""
 
     def follow(self, retry: Retry) -> None:
         """Follow another policy, which the gateway has named."""
@@ -28,7 +30,9 @@ class Backoff:
         """Seconds until the attempt that follows `end`. `linked`: the agent moves, and its old link is still open."""
         if end.lived * 1000 >= STABLE_MS:
             self._attempt = 0
-        if end.moved:
+        if end.lived:
+            self._moving = end.moved
+        if end.moved and end.delay is None:
             return 0.0
         # `first` spreads a fleet that has lost its node. Agents that move are spread by their slots already, and the
         # old link is closed soon.
@@ -37,5 +41,8 @@ class Backoff:
         draw = random.random()
         delay = end.delay
         if delay is None:
-            delay = self._policy.slow(draw) if end.slow else self._policy.delay(attempt, draw)
+            # A fleet that had this agent a moment ago has room for it: the node that refuses it is the one to be
+            # corrected, and another one is reached by the next attempt.
+            slow = end.slow and not self._moving
+            delay = self._policy.slow(draw) if slow else self._policy.delay(attempt, draw)
         return pause(delay, attempt, draw) / 1000

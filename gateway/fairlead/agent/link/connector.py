@@ -6,9 +6,9 @@ until the gateway closes it. `dialer` makes the attempts, `backoff` says when.
 
 Close codes from 4500 on, on either link, end it, because the same hello would meet the same end. HTTP refusals that
 somebody has to correct (401, 403, …) do not: they are retried as seldom as the policy allows, because an agent that
-gives up on a mistake in the gateway's configuration could only be brought back by hand, host by host. A 404 is not
-among them: an ingress answers so whenever the Service behind it is recreated, and the policy's own growth is slow
-enough for a wrong URL.
+gives up on a mistake in the gateway's configuration could only be brought back by hand, host by host. Those that meet
+a move follow the policy: a single node may be at fault, such as a canary. A 404 is not among them: an ingress answers
+so whenever the Service behind it is recreated, and the policy's own growth is slow enough for a wrong URL.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Connector:
             return AttemptEnd(reason, moved=True, lived=lived)
         # A link that was drained as soon as it was made is followed by a short wait: something is wrong there, and
         # would be again.
-        return AttemptEnd(reason, random.uniform(0, SETTLED_DELAY), lived=lived)
+        return AttemptEnd(reason, random.uniform(0, SETTLED_DELAY), moved=True, lived=lived)
 
     def _lose(self, session: AgentSession) -> AttemptEnd:
         """Forget the link in use, which was closed."""

@@ -5,20 +5,28 @@
 -- A token bucket that holds the moves of one second, at least one. A full bucket's moves are due now, and what is taken
 -- below that is due as much later as the bucket would need to fill up again: so the moves of all nodes together are
 -- spaced by 1 / rate, and a bucket that has filled up never lets two seconds' worth go in one.
+-- The debt is at most that of the seconds given, at the rate of now: who waits for it does not wait for longer than that.
+-- What is no number in the hash counts as absent: whoever can write there may slow moves down, but stops no node.
+local function number(value, default)
+  local n = tonumber(value or '')
+  return n and n == n and n or default
+end
+
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'rate', 'until', 'tokens', 'at', 'most')
-local set = row[1] and tonumber(row[2] or 0) > now
-local own = math.min(tonumber(ARGV[2]), tonumber(row[5] or ARGV[2]))
-local rate = math.max(0, set and tonumber(row[1]) or own)
+local own = math.min(tonumber(ARGV[2]), number(row[5], tonumber(ARGV[2])))
+local rate = math.max(0, number(row[2], 0) > now and number(row[1], own) or own)
 local burst = math.max(1, rate)
-local tokens = math.min(burst, tonumber(row[3] or burst) + math.max(0, now - tonumber(row[4] or now)) * rate / 1000)
+local debt = rate * tonumber(ARGV[4])
+local tokens = math.min(burst, number(row[3], burst) + math.max(0, now - number(row[4], now)) * rate / 1000)
+if rate > 0 then tokens = math.max(-debt, tokens) end
 local wanted = tonumber(ARGV[1])
 local granted = math.min(wanted, math.max(0, math.floor(tokens + 1e-6)))
 local missing = burst - tokens
 if ARGV[3] == '1' then
   granted = wanted
-  tokens = math.max(math.min(tokens, -rate * tonumber(ARGV[4])), tokens - wanted)
+  tokens = math.max(math.min(tokens, -debt), tokens - wanted)
 else
   if rate == 0 then granted = 0 end
   if granted == 0 then missing = 1 - tokens end

@@ -17,6 +17,7 @@ import msgspec
 
 from fairlead.errors import ConfigError
 from fairlead_operator.autoscaler.history.fleet_history import History
+from fairlead_operator.autoscaler.history.week_profile import QUARTERS
 
 VERSION = 1
 MOST_BYTES = 1 << 20
@@ -69,10 +70,17 @@ def decode_history(data: bytes, gateway: str) -> HistoryDocument:
         raise UnusableHistory(f"it is not a history: {e}") from e
     if document.gateway != gateway:
         raise UnusableHistory(f"it is of another LinkGateway, of the uid {document.gateway[:64]}")
-    if any(abs(number) > GREATEST for number in (document.clock, *_numbers(msgspec.to_builtins(document.history)))):
+    if any(
+        abs(number) > GREATEST
+        for number in (document.at // 1000, document.clock, *_numbers(msgspec.to_builtins(document.history)))
+    ):
         raise UnusableHistory(f"it contains a number above {GREATEST:g}")
     if max(_times(document.history), default=0.0) > document.clock:
         raise UnusableHistory("it contains a time after the one at which it was written")
+    if len(document.history.week.links) not in (0, QUARTERS):
+        raise UnusableHistory(f"its profile of a week has not {QUARTERS} quarter hours")
+    if min(document.history.starts.durations, default=0.0) < 0:
+        raise UnusableHistory("a pod of it became ready before it was seen")
     return document
 
 

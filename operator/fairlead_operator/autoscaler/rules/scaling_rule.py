@@ -12,6 +12,9 @@ from fairlead_operator.api.scaling_signals import ScalingSignals
 from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
+MOST_PODS = 1_000_000
+"""A signal never requires more, whatever a Prometheus answers: far above every `replicas.max`."""
+
 
 class ScalingRule(ABC):
     """One reason to have pods. A rule keeps nothing between two decisions: what it needs is in the snapshot.
@@ -53,7 +56,7 @@ class SignalRule(ScalingRule):
 
     def required_pods(self, snapshot: Snapshot) -> int:
         target = self.target(snapshot.spec.scaling.signals)
-        return 0 if target is None else math.ceil(self.total(snapshot) / target)
+        return 0 if target is None else math.ceil(min(self.total(snapshot) / target, MOST_PODS))
 
     def evaluate(self, snapshot: Snapshot) -> RuleStatus:
         target = self.target(snapshot.spec.scaling.signals)

@@ -67,7 +67,9 @@ class AcceptedTemplate:
         """The records of this LinkGateway, and not those of an earlier one of its name."""
         found = await self._cluster.items(KIND, self._owner.namespace, self._owner.label_selector)
         return [
-            one for one in found if any(ref["uid"] == self._owner.uid for ref in one["metadata"]["ownerReferences"])
+            one
+            for one in found
+            if any(ref.get("uid") == self._owner.uid for ref in one["metadata"].get("ownerReferences") or [])
         ]
 
 

@@ -33,6 +33,8 @@ class ModelMoveBucket:
         self.tokens = max(min(self.tokens, -rate * DEBT_SECONDS), self.tokens - moves)
 
     def _refill(self, rate: float, now: float) -> None:
-        """A bucket holds the moves of one second, at least one."""
+        """A bucket holds the moves of one second, at least one, and lacks DEBT_SECONDS' worth of the rate at most."""
         self.tokens = min(max(1.0, rate), self.tokens + max(0.0, now - self._at) * rate)
+        if rate > 0:
+            self.tokens = max(self.tokens, -rate * DEBT_SECONDS)
         self._at = now
