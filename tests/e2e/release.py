@@ -52,6 +52,10 @@ class Release:
     def install(self) -> None:
         self.helm("install", RELEASE, str(CHART), "--values", str(self._values), "--wait", "--timeout", "300s")
 
+    def rebalance(self, *, enabled: bool) -> None:
+        patch = {"spec": {"rebalance": {"enabled": enabled}}}
+        self.kubectl("patch", "linkgateway", RELEASE, "--type=merge", f"--patch={json.dumps(patch)}")
+
     def upgrade(self, *settings: str) -> None:
         sets = [word for setting in settings for word in ("--set", setting)]
         self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "300s")
