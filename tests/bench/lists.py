@@ -137,7 +137,7 @@ def _get(gateway: BenchGateway, path: str) -> dict[str, Any]:
 
 def _linked(gateway: BenchGateway) -> bool:
     try:
-        return _get(gateway, "/v1/agents/real")["state"] == "online"
+        return bool(_get(gateway, "/v1/agents/real")["state"] == "online")
     except urllib.error.HTTPError:
         return False
 
