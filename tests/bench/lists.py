@@ -157,7 +157,7 @@ def listers(count: int, gateway: BenchGateway, codes: dict[str, int]) -> Iterato
 
 async def phase(count: int, gateway: BenchGateway) -> Phase:
     codes: dict[str, int] = {}
-    commands = SteadyCommands(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN, "real", "hello", RATE)
+    commands = SteadyCommands(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN, ["real"], "hello", RATE)
     with listers(count, gateway, codes):
         async with commands:
             await asyncio.sleep(SECONDS)

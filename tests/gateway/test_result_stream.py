@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator
-from typing import Any
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
 from fairlead.app.routes.result_stream import LINES, SHORT, ResultStream, opening
+from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
+from fairlead.fleet.command_record import CommandRecord, Result, ResultPage, StoredEnd, Target
 from fairlead.fleet.schema import TargetState
-from fairlead.routing.commands.results import ResultsUpdate
+from fairlead.routing.commands import results
+from fairlead.routing.commands.results import ResultReader, ResultsUpdate
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.followers import Followers
+from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.wire.messages import Ack, End
 
@@ -145,3 +152,37 @@ async def test_a_silent_agent_does_not_delay_the_answer(
 def _ended() -> CommandRecord:
     target = Target("a", TargetState.OK, 1, 0, 1, StoredEnd(payload=b"1"))
     return CommandRecord("c", "a", CommandOrigin("work", "", 0, 0), "interactive", 0, 0, 0, False, 0, False, [target])
+
+
+class SlowRecords:
+    """One result; whoever reads again is answered when the loop's time is `opens`, and finds nothing new."""
+
+    def __init__(self, opens: float) -> None:
+        self.opens = opens
+        self.reads = 0
+
+    async def read(self, command: str, offset: int, *_: object) -> ResultPage:
+        self.reads += 1
+        if offset == 0:
+            return ResultPage(1, [_result(0)], None, -1)
+        await asyncio.sleep(self.opens - asyncio.get_running_loop().time())
+        return ResultPage(1, [], None, -1)
+
+
+async def test_a_result_is_not_held_back_beyond_the_opening_by_news_without_results(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second doorbell for one result, such as that of an acknowledgement, is read while the answer may not begin
+    yet; by the time it was read, it may."""
+    monkeypatch.setattr(results, "POLL_INTERVAL", HOUR)
+    opens = _later(0.2)
+    records, followers = SlowRecords(opens), Followers()
+    fleet = cast(FleetStore, SimpleNamespace(store=None, directory=None, records=records))
+    reader = ResultReader(fleet, cast(Inbox, None), followers, cast(Membership, SimpleNamespace(lease="node-1#1")))
+    follower = followers.join("c")
+    follower.notify()
+    async with asyncio.timeout(20), aclosing(reader.read("c", 0, True, follower, opens)) as updates:
+        assert [result.offset for result in (await anext(updates)).results] == [0]
+        followers.notify("c")
+        assert await anext(updates) == ResultsUpdate([])
+    assert records.reads == 2

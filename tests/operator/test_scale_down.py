@@ -15,13 +15,13 @@ from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
 from fairlead_operator.api.gateway_spec import (
     LinkGatewaySpec,
     Mode,
-    Moves,
     Redis,
     Replicas,
     Scaling,
     Tokens,
     TokenSecret,
 )
+from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation

@@ -6,7 +6,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Moves, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.simulator.policies import POLICIES
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
 from fairlead_operator.simulator.report import Run

@@ -68,17 +68,19 @@ class FairleadApi:
             "agent": call.agent, "method": method, "payload": payload, "deadline": limits.deadline,
             "on_offline": {"queue": limits.queue},
         }  # fmt: skip
-        tries, until = 0, call.posted + ACCEPTED_WITHIN
-        while not call.outcome and (left := until - time.time()) > 0:
+        clock = asyncio.get_running_loop().time
+        tries, until = 0, clock() + ACCEPTED_WITHIN
+        while not call.outcome and clock() < until:
             known = bool(call.id)
             try:
-                async with asyncio.timeout(left), self._request(http, call, body) as answer:
+                async with asyncio.timeout_at(until) as limit, self._request(http, call, body) as answer:
                     call.sent = True
                     async for told in _lines(answer):
                         tries = 0 if "offset" in told else tries
                         if not call.id and "offset" not in told and told.get("id"):
                             call.id = str(told["id"])
-                            until = time.time() + limits.deadline + limits.queue + TOLD_WITHIN
+                            until = clock() + limits.deadline + limits.queue + TOLD_WITHIN
+                            limit.reschedule(until)
                         self._take(call, told)
             except FAILURES as e:
                 self.failures[what := type(e).__name__] += 1

@@ -24,7 +24,7 @@ from starlette.websockets import WebSocket
 
 HOST = os.environ.get("AGENTS_HOST", "")
 """The only name under which agents may come; any if empty."""
-redis = Redis.from_url(os.environ["REDIS"], max_connections=200)
+redis = Redis.from_url(os.environ["REDIS"])
 pubsub = redis.pubsub(ignore_subscribe_messages=True)
 pod = f"replies:{secrets.token_hex(8)}"
 sockets: dict[str, WebSocket] = {}

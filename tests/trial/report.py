@@ -20,8 +20,9 @@ HEAD = (
     "wait for the first line, median / p99 / longest", "moves per agent, mean / most", "max/mean of links afterwards",
     "cores idle", "callers late",
 )  # fmt: skip
-AFTERWARDS = "afterwards"
-"""The row of what was decided after the last chapter, while callers waited for the ends of their commands."""
+BEFORE, AFTERWARDS = "agents connect", "afterwards"
+"""The rows of what was decided before the first chapter, and after the last one while callers waited for the ends of
+their commands: each command is in one row."""
 
 
 @dataclass(frozen=True, slots=True)

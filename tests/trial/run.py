@@ -34,7 +34,7 @@ from trial.fleet import GROWTH, Chapter, Fleet, calm
 from trial.links import Link, read_links
 from trial.plain_fleet import PlainFleet
 from trial.programs import AgentPrograms, CallerProgram
-from trial.report import AFTERWARDS, Played, Result, tell
+from trial.report import AFTERWARDS, BEFORE, Played, Result, tell
 from trial.traffic import Pace
 
 LINKED_TIMEOUT = 300.0
@@ -62,11 +62,12 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[s
         say(f"{agents} agents: {calm(fleet, agents, 1, LINKED_TIMEOUT)}")
         callers = CallerProgram(kind, fleet.url, agents, folder, fleet.caller_environment(), Pace())
         time.sleep(20)  # until the commands are spread over their time
+        result.played.append(Played(BEFORE, began, time.time(), [], ""))
         for chapter in fleet.chapters():
             if wanted(chapter.name):
                 result.played.append(played := _play(fleet, chapter))
                 say(f"{played.name}: {played.note}")
-                if played.note == STOPPED:
+                if played.note.endswith(STOPPED):
                     break
                 if not (programs.alive() and callers.alive()):
                     raise AssertionError(f"a process with agents or callers has ended: see {folder}")
@@ -97,9 +98,10 @@ def _play(fleet: Fleet, chapter: Chapter) -> Played:
         return Played(chapter.name, since, time.time(), [], STOPPED)
     except Exception as e:
         note = f"did not end as it should: {str(e)[:300] or e!r}"
-        say(f"{chapter.name}: {note}")
         try:
             note = f"{note}; then {fleet.restore()}"
+        except KeyboardInterrupt:
+            return Played(chapter.name, since, time.time(), [], f"{note}; {STOPPED}")
         except Exception as error:
             note = f"{note}; its fault could not be taken back: {str(error)[:200]}"
     try:

@@ -12,7 +12,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from types import TracebackType
@@ -88,7 +88,7 @@ class SteadyCommands:
                 await asyncio.sleep(0.1)
         self.outcomes.append(outcome)
 
-    async def _outcome(self, due: float, key: str, order: dict[str, str | int]) -> Outcome | None:
+    async def _outcome(self, due: float, key: str, order: Mapping[str, object]) -> Outcome | None:
         """None if it is to be posted again."""
         try:
             answer = await self._http.post("/v1/commands", json=order, headers={"idempotency-key": key})

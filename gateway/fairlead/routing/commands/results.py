@@ -58,15 +58,14 @@ class ResultReader:
     ) -> AsyncGenerator[ResultsUpdate]:
         """Results from `offset` on, as they come, until the command is over.
 
-        `follower`: that of a command that was just posted on this node, so that there is nothing to read until it is
-        notified. `opens`: the event loop's time from which on the reader wants to hear that nothing is new. Without
-        `follow` it ends where the results end now. Raises CommandUnknown if there is no such command, InvalidRequest
-        and ResultsTrimmed if there are no such results, RecordLost if the record is gone meanwhile, and BusUnavailable
-        if Redis stays away.
+        `follower`: that of a command that was just posted on this node: there is nothing to read until it is notified.
+        `opens`: the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has
+        until then. Without `follow` it ends where the results end now. Raises CommandUnknown, InvalidRequest and
+        ResultsTrimmed if there are no such results, RecordLost if they are lost, and BusUnavailable without Redis.
         """
         known = empty = follower is not None
         at, read = offset, 0
-        clock = asyncio.get_running_loop().time
+        clock, opened = asyncio.get_running_loop().time, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
@@ -86,6 +85,7 @@ class ResultReader:
                         read += sum(len(result.payload) for result in page.results)
                     cut = page.held >= 0 and read >= REQUEST_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
+                        opened = opened or clock() >= opens
                         yield ResultsUpdate(page.results, page.ended, at if cut else None)
                     if page.ended is not None or cut:
                         return
@@ -96,9 +96,10 @@ class ResultReader:
                     if not follow:
                         return
                 empty = False
-                if (ahead := opens - clock()) > 0:
-                    if await follower.wait(ahead):
+                if not opened:  # perhaps nothing new was read, and `opens` has passed meanwhile
+                    if (ahead := opens - clock()) > 0 and await follower.wait(ahead):
                         continue
+                    opened = True
                     yield ResultsUpdate([])
                 if not await follower.wait(POLL_INTERVAL):
                     yield ResultsUpdate([])

@@ -75,6 +75,10 @@ def _end(
 ) -> CanaryVerdict:
     """The time is over, and nothing that was judged speaks against the canary."""
     traffic, old = history.canary.traffic, history.others.traffic
+    if traffic.rejected and not traffic.accepted and 2 * old.rejected <= old.attempts:
+        # Too few to compare, and yet no chance: agents that are rejected wait before they try again.
+        message = f"it has accepted no link and rejected {traffic.rejected}, while the other pods accept most"
+        return CanaryVerdict(CanaryState.FAILED, "LinksRejected", message, measured)
     expected = old.accepted * len(canary_pods(fleet)) / max(1, len(other_pods(fleet)))
     if traffic.accepted < spec.min_links <= expected / 2:
         message = f"it has accepted {traffic.accepted} links, and as many other pods accepted {expected:.0f} meanwhile"

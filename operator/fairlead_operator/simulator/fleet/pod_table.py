@@ -6,18 +6,14 @@ Columns are arrays of equal length.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fairlead_operator.simulator.arrays import Counts, Flags, Shares
 
 BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
-COLUMNS = (
-    "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target", "enough",
-    "has_enough", "excluded", "started", "ready", "leaving", "serving", "tokens", "accepted", "moved", "left", "owed",
-    "recent", "reported_links", "reported_refused", "reported_moved", "reported_left", "reported_accepting",
-    "reported_spare", "reported_at",
-)  # fmt: skip
 HEARTBEAT_SECONDS = 5
 """A node writes its row so often, and reads what the operator has told it."""
 RECENT_MOVES = 12
@@ -26,63 +22,76 @@ RECENT_SECONDS = 3600 // RECENT_MOVES
 NEVER = -1
 FAR = np.iinfo(np.int64).max
 """A second that does not come, and a number of links that no pod has."""
+COLUMNS: Mapping[str, type[np.generic]] = {
+    **dict.fromkeys((
+        "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target",
+        "enough", "accepted", "moved", "left", "recent", "reported_links", "reported_refused", "reported_moved",
+        "reported_left", "reported_at",
+    ), np.int64),
+    **dict.fromkeys(("has_enough", "excluded", "started", "ready", "leaving", "serving"), np.bool_),
+    **dict.fromkeys(("tokens", "owed", "reported_accepting", "reported_spare"), np.float64),
+}  # fmt: skip
+"""The columns and what is in them."""
 
 
 class PodTable:
+    links: Counts
+    awaited: Counts
+    """Waiting agents that a load balancer which pins will send to this pod."""
+    refused: Counts
+    """Attempts that it has refused since its start."""
+    started_at: Counts
+    """Second at which its start is over."""
+    ready_at: Counts
+    """Second from which on Kubernetes takes it for ready, the last time that it did."""
+    unready_at: Counts
+    """Second at which Kubernetes takes it for unready, because its node wants no new links; FAR for none."""
+    left_at: Counts
+    """Second at which it began to leave, NEVER before."""
+    revision: Counts
+    target: Counts
+    """Links that a rebalance lets it keep, FAR while none runs."""
+    enough: Counts
+    """Links from which on it leaves new ones to other pods, FAR while it takes all."""
+    has_enough: Flags
+    excluded: Flags
+    """Whether its node leaves new links to others, although it can serve."""
+    started: Flags
+    """Whether its start is over: its node holds links and reports."""
+    ready: Flags
+    """Whether Kubernetes takes it for ready. A pod that leaves stays so."""
+    leaving: Flags
+    serving: Flags
+    """Whether a load balancer sends agents to it: it is ready and does not leave."""
+    tokens: Shares
+    """Links that it accepts at this moment."""
+    accepted: Counts
+    """Links that it has accepted since its last report."""
+    moved: Counts
+    """Agents that a rebalance has made it move."""
+    left: Counts
+    """Agents that have said goodbye."""
+    owed: Shares
+    """While it leaves: moves that its even pace requires and the budget has not granted."""
+    recent: Counts
+    """Of its agents, those that a rebalance has moved here in each part of the last hour."""
+    reported_links: Counts
+    reported_refused: Counts
+    reported_moved: Counts
+    reported_left: Counts
+    reported_accepting: Shares
+    """Links that it accepted per second before its last report."""
+    reported_spare: Shares
+    """Links per second that it can accept besides its present work."""
+    reported_at: Counts
+    """Second of its last report, NEVER before the first."""
+
     def __init__(self, accept_rate: int) -> None:
         self._accept_rate = accept_rate
         self._created = 0
         self.names: list[str] = []
-        self.links: Counts = np.zeros(0, np.int64)
-        self.awaited: Counts = np.zeros(0, np.int64)
-        """Waiting agents that a load balancer which pins will send to this pod."""
-        self.refused: Counts = np.zeros(0, np.int64)
-        """Attempts that it has refused since its start."""
-        self.started_at: Counts = np.zeros(0, np.int64)
-        """Second at which its start is over."""
-        self.ready_at: Counts = np.zeros(0, np.int64)
-        """Second from which on Kubernetes takes it for ready, the last time that it did."""
-        self.unready_at: Counts = np.zeros(0, np.int64)
-        """Second at which Kubernetes takes it for unready, because its node wants no new links; FAR for none."""
-        self.left_at: Counts = np.zeros(0, np.int64)
-        """Second at which it began to leave, NEVER before."""
-        self.revision: Counts = np.zeros(0, np.int64)
-        self.target: Counts = np.zeros(0, np.int64)
-        """Links that a rebalance lets it keep, FAR while none runs."""
-        self.enough: Counts = np.zeros(0, np.int64)
-        """Links from which on it leaves new ones to other pods, FAR while it takes all."""
-        self.has_enough: Flags = np.zeros(0, np.bool_)
-        self.excluded: Flags = np.zeros(0, np.bool_)
-        """Whether its node leaves new links to others, although it can serve."""
-        self.started: Flags = np.zeros(0, np.bool_)
-        """Whether its start is over: its node holds links and reports."""
-        self.ready: Flags = np.zeros(0, np.bool_)
-        """Whether Kubernetes takes it for ready. A pod that leaves stays so."""
-        self.leaving: Flags = np.zeros(0, np.bool_)
-        self.serving: Flags = np.zeros(0, np.bool_)
-        """Whether a load balancer sends agents to it: it is ready and does not leave."""
-        self.tokens: Shares = np.zeros(0, np.float64)
-        """Links that it accepts at this moment."""
-        self.accepted: Counts = np.zeros(0, np.int64)
-        """Links that it has accepted since its last report."""
-        self.moved: Counts = np.zeros(0, np.int64)
-        """Agents that a rebalance has made it move."""
-        self.left: Counts = np.zeros(0, np.int64)
-        """Agents that have said goodbye."""
-        self.owed: Shares = np.zeros(0, np.float64)
-        """While it leaves: moves that its even pace requires and the budget has not granted."""
-        self.recent: Counts = np.zeros((0, RECENT_MOVES), np.int64)
-        """Of its agents, those that a rebalance has moved here in each part of the last hour."""
-        self.reported_links: Counts = np.zeros(0, np.int64)
-        self.reported_refused: Counts = np.zeros(0, np.int64)
-        self.reported_moved: Counts = np.zeros(0, np.int64)
-        self.reported_left: Counts = np.zeros(0, np.int64)
-        self.reported_accepting: Shares = np.zeros(0, np.float64)
-        """Links that it accepted per second before its last report."""
-        self.reported_spare: Shares = np.zeros(0, np.float64)
-        """Links per second that it can accept besides its present work."""
-        self.reported_at: Counts = np.zeros(0, np.int64)
-        """Second of its last report, NEVER before the first."""
+        for column, kind in COLUMNS.items():
+            setattr(self, column, np.zeros((0, RECENT_MOVES) if column == "recent" else 0, kind))
 
     def __len__(self) -> int:
         return len(self.names)

@@ -4,6 +4,7 @@ observation of the modelled pods."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from fairlead.fleet.directives.exclusion import Exclusion
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
@@ -61,25 +62,29 @@ class FairleadPolicy(ScalingPolicy):
         return self._directives
 
     def _observe(self, view: FleetView) -> FleetObservation:
+        return FleetObservation(
+            view.replicas,
+            tuple(self._observed_pods(view)),
+            readable=view.readable,
+            rollout=view.rolling_out,
+            revision=str(view.revision),
+        )
+
+    def _observed_pods(self, view: FleetView) -> Iterator[PodObservation]:
         pods, now, capacity = view.pods, view.now, self._spec.capacity
         reason = Exclusion.ROLLOUT if self._directives.preferred is not None else Exclusion.REBALANCE
-        columns = zip(
-            pods.names,
-            pods.started.tolist(),
-            pods.excluded.tolist(),
-            pods.ready_at.tolist(),
-            pods.leaving.tolist(),
-            pods.reported_at.tolist(),
-            pods.reported_links.tolist(),
-            pods.reported_refused.tolist(),
-            pods.reported_moved.tolist(),
-            pods.reported_left.tolist(),
-            pods.reported_spare.tolist(),
-            pods.revision.tolist(),
-            strict=True,
+        state = zip(
+            pods.started.tolist(), pods.ready_at.tolist(), pods.excluded.tolist(), pods.leaving.tolist(), strict=True
         )
-        observed = tuple(
-            PodObservation(
+        reports = zip(
+            pods.reported_at.tolist(), pods.reported_links.tolist(), pods.reported_refused.tolist(),
+            pods.reported_moved.tolist(), pods.reported_left.tolist(), pods.reported_spare.tolist(), strict=True,
+        )  # fmt: skip
+        revisions = pods.revision.tolist()
+        for name, revision, pod, report in zip(pods.names, revisions, state, reports, strict=True):
+            started, ready_at, excluded, leaving = pod
+            reported_at, links, refused, moved, left, spare = report
+            yield PodObservation(
                 name=name,
                 uid=name,
                 ready=started,
@@ -95,25 +100,3 @@ class FairleadPolicy(ScalingPolicy):
                 spare_accept_rate=spare,
                 revision=str(revision),
             )
-            for (
-                name,
-                started,
-                excluded,
-                ready_at,
-                leaving,
-                reported_at,
-                links,
-                refused,
-                moved,
-                left,
-                spare,
-                revision,
-            ) in columns
-        )
-        return FleetObservation(
-            view.replicas,
-            observed,
-            readable=view.readable,
-            rollout=view.rolling_out,
-            revision=str(view.revision),
-        )
