@@ -308,7 +308,7 @@ class FaultFleet:
 
     async def metric(self, node: NodeProcess, name: str) -> float:
         """The sum of all samples of `name` at one node."""
-        answer = await self.http.get(f"http://127.0.0.1:{node.admin}/metrics")
+        answer = await self.http.get(f"http://127.0.0.1:{node.admin}/metrics", timeout=TIMEOUT)
         lines = [line for line in answer.text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
