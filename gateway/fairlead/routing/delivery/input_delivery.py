@@ -13,7 +13,6 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import Chunk, End
 
@@ -67,10 +66,12 @@ class InputDelivery:
         """Send what the credit allows. False if there is nothing more to send for now."""
         for number, payload, end in chunks:
             if number != stream.input_next:
-                # Two connections have no common order, so the grant itself cannot be told from one that was in time. To
-                # send this chunk in place of the other would change the input of the command.
-                reason = f"input {stream.input_next} of {command} was granted on an earlier link: hello.have is wrong"
-                session.close(CloseCode.PROTOCOL, reason)
+                # An agent that was killed may come back without what it had granted, and soon ends the command. To send
+                # this chunk in place of the one that is gone would change the input of the command.
+                logger.warning(
+                    "input %d of %s on %s is gone, because the agent has granted it: the command gets no more input",
+                    stream.input_next, command, session.agent,
+                )  # fmt: skip
                 return False
             if len(payload) > stream.input_credit:
                 return False
