@@ -34,7 +34,7 @@ TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=SILENCE)
 UNSENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """Errors before anything is sent."""
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError)
-"""All that an attempt can meet; the last two when an answer is none of the API's."""
+"""What an attempt may raise. The last two mean that the answer did not come from the API."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,7 +150,7 @@ class GatewayStream:
         self.input_sizes.append(size)
 
     def end_input(self) -> None:
-        """Record that the end of the input was sent."""
+        """Send no more input on this link: its end was sent, or what comes next is gone."""
         self.input_ended = True
 
     def receive_input_credit(self, credit: Credit) -> None:

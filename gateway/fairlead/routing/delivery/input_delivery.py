@@ -72,6 +72,7 @@ class InputDelivery:
                     "input %d of %s on %s is gone, because the agent has granted it: the command gets no more input",
                     stream.input_next, command, session.agent,
                 )  # fmt: skip
+                stream.end_input()
                 return False
             if len(payload) > stream.input_credit:
                 return False

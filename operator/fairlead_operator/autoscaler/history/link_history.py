@@ -63,7 +63,7 @@ class LinkHistory:
     growth: float = 0.0
     """New links per second, smoothed."""
     growing_since: float | None = None
-    """When the growth that goes on was first seen; None while there is none."""
+    """When the present growth was first seen; None while the links do not grow."""
     grew_at: float | None = None
     """When it was last seen."""
     rejects: float = 0.0

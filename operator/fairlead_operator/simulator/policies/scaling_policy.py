@@ -40,7 +40,7 @@ class FleetView:
 class ScaleOrder:
     replicas: int
     victims: tuple[str, ...] = ()
-    """The pods that go first; any, if there are none."""
+    """The pods to remove first. If it is empty, any pods may go."""
     directives: Directives = NO_DIRECTIVES
 
 
