@@ -31,6 +31,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUNDS = 30
 OURS = {
     "ServerConnection",
+    "SocketTransport",
     "ClientConnection",
     "Upgrade",
     "Requests",
