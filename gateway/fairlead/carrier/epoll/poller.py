@@ -45,6 +45,7 @@ class Poller:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop
         self._epoll: select.epoll | None = None
+        self._closed = False
         self._transports: list[SocketTransport | None] = []
         """The transports by their descriptors, which are small numbers: 8 bytes each, where a dict takes 80."""
         self._left: list[tuple[int, int]] = []
@@ -61,13 +62,13 @@ class Poller:
 
     def take_over(self, transport: asyncio.Transport) -> SocketTransport | None:
         """Let the connection on `transport` leave it. Returns None, and changes nothing, if it has to stay: because of
-        TLS, data that is not written yet, a peer that has left, or a process without free descriptors.
+        TLS, data that is not written yet, a peer that has left, a process without free descriptors, or a closed poller.
 
         The caller must set the protocol of the new transport before control returns to the event loop. The old
         transport is aborted, and its protocol is not told.
         """
         sock = transport.get_extra_info("socket")
-        if sock is None or transport.get_extra_info("sslcontext") is not None:
+        if self._closed or sock is None or transport.get_extra_info("sslcontext") is not None:
             return None
         if transport.is_closing() or transport.get_write_buffer_size():
             return None
@@ -86,7 +87,9 @@ class Poller:
         return taken
 
     def close(self) -> None:
-        """Drop all connections and close the epoll."""
+        """Drop all connections and close the epoll. Nothing is taken over any more: an application that answers only
+        now would create an epoll that nobody closes."""
+        self._closed = True
         for transport in self._transports:
             if transport is not None:
                 transport.abort()

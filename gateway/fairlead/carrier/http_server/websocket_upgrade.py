@@ -233,7 +233,6 @@ class WebSocketUpgrade(asyncio.Protocol):
         if poller is not None:
             self._transport = poller.take_over(self._transport) or self._transport
         transport = self._transport
-        transport.write(answer)
         self._log(101)
         self._connections.discard(self)
         if listener is None:
@@ -244,6 +243,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         connections = cast("set[ServerConnection]", self._connections)
         connection = ServerConnection(transport, listener, context, connections, deflate=self._deflate is not None)
         transport.set_protocol(connection)
+        transport.write(answer)
         if len(self._early) > MAX_EARLY and not transport.is_closing():
             transport.resume_reading()  # before the listener is called, which may pause it
         connection.start(self._early)
