@@ -246,6 +246,7 @@ class SimulatedAgent:
 
     def _unwelcome(self) -> None:
         """`connection` is new."""
+        self.counters.linked -= self.welcomed
         self.welcomed = False
         if self.commands is not None:
             self.commands.relink()
@@ -275,6 +276,7 @@ class SimulatedAgent:
             )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
+        self.counters.linked += 1
         self.welcomed = True
         self.moving = False
         self.asked = None
