@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.epoll import poller as module
-from fairlead.carrier.epoll.connecting import IP_BIND_ADDRESS_NO_PORT, connecting_socket
+from fairlead.carrier.epoll.client_socket import IP_BIND_ADDRESS_NO_PORT, connecting_socket
 from fairlead.carrier.epoll.poller import GUESSES, Poller
 from fairlead.carrier.epoll.socket_transport import HIGH_WATER, SocketTransport
 from fairlead.carrier.timer_wheel import TimerWheel

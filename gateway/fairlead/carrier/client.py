@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from fairlead.carrier.connection import FramedConnection
 from fairlead.carrier.connection_context import ConnectionContext
-from fairlead.carrier.epoll.connecting import connecting_socket
+from fairlead.carrier.epoll.client_socket import connecting_socket
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy

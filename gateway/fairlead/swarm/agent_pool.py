@@ -24,7 +24,6 @@ from fairlead.carrier.client import ClientConnection, open_connection
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import AVAILABLE, Poller
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.counters import Counters, count
 from fairlead.swarm.dial_queue import DialQueue
@@ -32,7 +31,7 @@ from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
 from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.swarm.system import private_memory
-from fairlead.swarm.visits import TICK, Visits
+from fairlead.swarm.visits import TICK, UncheckedTimerWheel, Visits
 from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
@@ -43,8 +42,6 @@ DIAL_TIMEOUT = 10.0
 """Seconds, as in the SDK."""
 FIRST_HEARTBEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's interval."""
-SILENCE = 2.5
-"""Heartbeat intervals without any message after which a link counts as dead, on both sides."""
 SETTLED = 5.0
 """Seconds a link must have lived for its drain to be followed at once."""
 MAX_RETRY_AFTER = 600.0
@@ -75,7 +72,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_HEARTBEAT)
+        self._timer_wheel = UncheckedTimerWheel()
         self._context = ConnectionContext(self._timer_wheel)
         self._poller = Poller() if AVAILABLE else None
         self._dial_queue = DialQueue(self._dial)
@@ -225,7 +222,6 @@ class AgentPool:
         if dropped is not None:
             self.counters.storm_return.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
-        self._timer_wheel.silence = SILENCE * self.heartbeat
         self.window = welcome.limits.window
         self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
         if now - self._recent > TICK:
@@ -300,6 +296,11 @@ class AgentPool:
     def event_id(self) -> str:
         self._events += 1
         return f"{self._boot}-{self._number}-{self._events}"
+
+    def listen(self, connection: Connection) -> None:
+        """Report it as silent after 2.5 heartbeat intervals in which nothing came, and a quarter longer at most."""
+        if isinstance(connection, ClientConnection):
+            connection.visit()
 
     def shrink(self, connection: Connection, size: int) -> None:
         """Let the system buffer less of what a slow reader has not read."""
