@@ -29,6 +29,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.children import OPTIONAL_KINDS
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.acceptance import TemplateRefused
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ REASONS = {
     ApiServerUnavailable: "ApiServerUnavailable",
     Conflict: "Conflict",
     InvalidObject: "Invalid",
+    TemplateRefused: "PolicyViolation",
 }
 
 

@@ -36,6 +36,7 @@ from fairlead_operator.kube.workload_status import revision_of, why_not_running
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.deployment import TEMPLATE_ANNOTATION, hash_of, held, with_template
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.acceptance import Acceptance
 from fairlead_operator.runtime.canary.accepted_template import AcceptedTemplate
 from fairlead_operator.runtime.reports.pass_report import PassReport
 
@@ -58,8 +59,11 @@ class CanaryPass:
 
 
 class CanaryExecutor:
-    def __init__(self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, acceptance: Acceptance
+    ) -> None:
         self._owner = owner
+        self._acceptance = acceptance
         self._redis = redis
         self._metrics = metrics
         self._accepted = AcceptedTemplate(cluster, owner)
@@ -75,7 +79,8 @@ class CanaryExecutor:
     async def stage(self, wanted: Sequence[Object], spec: LinkGatewaySpec, report: PassReport) -> list[Object]:
         """`wanted`, the objects that a pass applies, with the Deployment as the stage of its template asks for.
 
-        Raises AccessDenied when the accepted template cannot be read or written and a canary is asked for.
+        Raises AccessDenied when the accepted template cannot be read or written and a canary is asked for, and
+        TemplateRefused when the pods must not get it again.
         """
         (deployment,) = (one for one in wanted if one["kind"] == "Deployment")
         self._template, canary = deployment["spec"]["template"], spec.rollout.canary
@@ -85,6 +90,8 @@ class CanaryExecutor:
             self._stage = next_stage(new, accepted, report.before.canary, canary)
             if self._stage is RolloutStage.NORMAL and new != accepted:
                 await self._accepted.accept(self._template)
+            if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
+                await self._acceptance.check_template(self._accepted.template, self._template, spec)
         except NotLeader:
             raise
         except FairleadError as e:
