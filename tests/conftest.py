@@ -44,8 +44,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests so that the processors are busy to the end: long tests that mostly wait begin early. Those with an
-    API server are in a row, because each process that runs one has a server of its own until it ends."""
+    """Keep the processors busy to the end: long tests that mostly wait begin early. Those with an API server are in a
+    row, because each process that runs one has a server of its own until it ends."""
 
     def is_short(item: pytest.Item) -> bool:
         return item.get_closest_marker("long") is None

@@ -37,8 +37,8 @@ def clone_into(folder: Path) -> None:
 
 
 def bring_bytecode(folder: Path) -> None:
-    """Give a copy whose environment is installed the bytecode of this one, or each of its commands would compile what it
-    imports. Python uses bytecode only where size and time of the source are those that it was made from."""
+    """Give a copy whose environment is installed the bytecode of this one, or each of its commands would compile what
+    it imports. Python uses bytecode only where size and time of the source are those that it was made from."""
     packages = Path(sysconfig.get_path("purelib"))
     places = {packages: folder / ".venv" / packages.relative_to(sys.prefix)}
     places |= {ROOT / room: folder / room for room in ("gateway", "operator")}
