@@ -7,13 +7,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.api.pod_spec import RollingUpdate
 from fairlead_operator.simulator.policies import POLICIES
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
 from fairlead_operator.simulator.report import Run
-from fairlead_operator.simulator.scenarios.scenario import Scenario
+from fairlead_operator.simulator.scenarios.scenario import Scenario, Span
 from fairlead_operator.simulator.scenarios.traces import TRACES
 from fairlead_operator.simulator.simulation import ModelOptions, Simulation
 
@@ -56,6 +56,16 @@ def test_a_region_that_is_cut_off_and_returns_moves_nobody() -> None:
     assert ours.moves_per_agent_day <= 1.1 * usual.moves_per_agent_day
     assert ours.pod_hours <= 1.05 * usual.pod_hours
     assert ours.most_pods <= usual.most_pods + 1
+
+
+@pytest.mark.parametrize("tolerance", [0, 1])
+def test_zone_tolerance_keeps_room_for_the_links_of_a_zone_that_fails(tolerance: int) -> None:
+    """A constant demand, so that nothing but the failure matters."""
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(zone_tolerance=tolerance))
+    scenario = Scenario("zone", "", np.full(1801, AGENTS), zone_down=Span(900, 1500))
+    run = Run.of(scenario, "fairlead", Simulation(scenario, spec, FairleadPolicy(spec), ModelOptions()).run())
+    assert (run.hot_seconds == 0) == (tolerance == 1)
+    assert run.greatest_closes_per_second <= spec.moves.max_per_second
 
 
 @pytest.mark.parametrize("most", [20, 60, 200])

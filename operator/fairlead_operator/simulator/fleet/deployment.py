@@ -2,7 +2,8 @@
 
 A rollout keeps to `rollingUpdate` of the spec: it creates pods up to the surge, and old ones go as new ones have been
 ready for minReadySeconds; those that are unready go first. A pod that terminates no longer counts. In a rollout in
-steps the operator says instead how many new pods there may be, and how many old ones terminate.
+steps the operator says instead how many new pods there may be, and how many old ones terminate. New pods are spread
+over the zones as the Deployment asks the scheduler to: to the zone with the fewest pods of their revision.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import numpy as np
 from fairlead_operator.api.pod_spec import RollingUpdate
 from fairlead_operator.autoscaler.rollout_step import NOT_PACED, RolloutStep, surge_of
 from fairlead_operator.simulator.arrays import Counts, Flags
-from fairlead_operator.simulator.fleet.pod_table import PodTable
+from fairlead_operator.simulator.fleet.pod_table import FAR, PodTable
 from fairlead_operator.simulator.scenarios.scenario import NOWHERE, Span
 
 P95 = 1.645
 """The 95th percentile of the standard normal distribution."""
+ZONES = 3
+"""Zones of the modelled cluster."""
+DOWN = 0
+"""The one that fails, if one does."""
 NOBODY: Counts = np.zeros(0, np.int64)
 
 
@@ -44,12 +49,14 @@ class ModelDeployment:
         update: RollingUpdate,
         starts: PodStarts,
         stuck: Span = NOWHERE,
+        zone_down: Span = NOWHERE,
     ) -> None:
         self._pods = pods
         self._rng = rng
         self._update = update
         self._starts = starts
         self._stuck = stuck
+        self._zone_down = zone_down
         self.replicas = 0
         self.revision = 0
         self._rolling_out = False
@@ -64,7 +71,7 @@ class ModelDeployment:
     def begin(self, replicas: int) -> None:
         """So many pods are ready from the beginning."""
         self.replicas = replicas
-        self._pods.add(np.zeros(replicas, np.int64), self.revision)
+        self._pods.add(np.zeros(replicas, np.int64), self.revision, self._zones(0, replicas))
         self._pods.renew_readiness(0)
 
     def roll_out(self) -> None:
@@ -118,7 +125,20 @@ class ModelDeployment:
         if self._stuck.holds(now):
             started_at[0] = max(int(started_at[0]), self._stuck.end)
             self._stuck = NOWHERE
-        self._pods.add(started_at, self.revision)
+        self._pods.add(started_at, self.revision, self._zones(now, number))
+
+    def _zones(self, now: int, number: int) -> Counts:
+        """Where so many new pods are placed."""
+        pods = self._pods
+        present = pods.zone[pods.staying & (pods.revision == self.revision)]
+        counts = np.bincount(present, minlength=ZONES)
+        if self._zone_down.holds(now):
+            counts[DOWN] = FAR
+        placed = np.empty(number, np.int64)
+        for i in range(number):
+            placed[i] = counts.argmin()
+            counts[placed[i]] += 1
+        return placed
 
     def _remove(self, now: int, candidates: Flags, number: int, victims: Collection[str], *, by_links: bool) -> Counts:
         if not number:

@@ -16,6 +16,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
 from fairlead_operator.autoscaler.rollout_step import NOT_PACED, is_paced, plan_step
+from fairlead_operator.kube.machine import Machine
 from fairlead_operator.simulator.fleet.directives import NO_DIRECTIVES, Directives
 from fairlead_operator.simulator.fleet.pod_table import NEVER
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
@@ -92,8 +93,8 @@ class FairleadPolicy(ScalingPolicy):
             pods.reported_at.tolist(), pods.reported_links.tolist(), pods.reported_refused.tolist(),
             pods.reported_moved.tolist(), pods.reported_left.tolist(), pods.reported_spare.tolist(), strict=True,
         )  # fmt: skip
-        revisions = pods.revision.tolist()
-        for name, revision, pod, report in zip(pods.names, revisions, state, reports, strict=True):
+        places = zip(pods.names, pods.revision.tolist(), pods.zone.tolist(), strict=True)
+        for (name, revision, zone), pod, report in zip(places, state, reports, strict=True):
             started, started_at, excluded, leaving = pod
             reported_at, links, refused, moved, left, spare = report
             yield PodObservation(
@@ -111,4 +112,5 @@ class FairleadPolicy(ScalingPolicy):
                 left=left,
                 spare_accept_rate=spare,
                 revision=str(revision),
+                machine=Machine(name, f"zone-{zone}"),
             )
