@@ -21,10 +21,12 @@ CACHE = ROOT / ".cache" / "bench"
 REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 WS = "8.23.0"
 PYTHON_PEERS = ("sansio", "legacy", "wsproto", "aiohttp", "websockets", "autobahn", "picows")
+OWN = ("fairlead", "epoll")
 PRESENT = ("sansio", "aiohttp")
 """Peers that the development environment has too, for runs that fetch nothing."""
 WHAT = {
     "fairlead": "Fairlead's carrier",
+    "epoll": "Fairlead's carrier, epoll",
     "sansio": "uvicorn, websockets-sansio",
     "legacy": "uvicorn, websockets",
     "wsproto": "uvicorn, wsproto",
@@ -49,7 +51,7 @@ class Peers:
         self._python = _python(fetch)
         self._modules = _node_modules(fetch)
         self._go = _go_server(fetch)
-        self.names = ["fairlead", *(PYTHON_PEERS if self._python else PRESENT)]
+        self.names = [*OWN, *(PYTHON_PEERS if self._python else PRESENT)]
         self.names += ["ws"] if self._modules else []
         self.names += ["gorilla"] if self._go else []
 
@@ -63,7 +65,7 @@ class Peers:
             command = [str(self._go), str(port)]
             env = {"GOMAXPROCS": "1"}  # one core is what each server gets
         else:
-            python = str(self._python) if self._python and name != "fairlead" else sys.executable
+            python = str(self._python) if self._python and name not in OWN else sys.executable
             command = [python, "-P", "-W", "ignore", str(HERE / "servers.py"), name, str(port)]
         process = BenchProcess(name, command, self._folder, port, env)
         process.wait_listening()

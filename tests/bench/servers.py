@@ -1,10 +1,10 @@
 """The servers under test, one a process: `python servers.py NAME PORT`. Each answers what it gets on /v1/link.
 
-fairlead: our carrier, an attached listener. sansio, legacy, wsproto: Starlette on stock uvicorn with each of its
-WebSocket protocols. aiohttp, websockets, autobahn, picows: their own servers. Binary messages are echoed; a text
-`{"c": n}` is answered with `{"c": n, "ts": seconds}`. Compression and pings of their own are off everywhere. And
-`node`: the real `fairlead serve` with the arguments that follow. SIGUSR1 makes any of them collect all garbage,
-give memory back and write the milliseconds of the collection to the file named by BENCH_GC.
+fairlead: our carrier, an attached listener; epoll: the same with `epoll`. sansio, legacy, wsproto: Starlette on stock
+uvicorn with each of its WebSocket protocols. aiohttp, websockets, autobahn, picows: their own servers. Binary messages
+are echoed; a text `{"c": n}` is answered with `{"c": n, "ts": seconds}`. Compression and pings of their own are off
+everywhere. And `node`: the real `fairlead serve` with the arguments that follow. SIGUSR1 makes any of them collect all
+garbage, give memory back and write the milliseconds of the collection to the file named by BENCH_GC.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +58,7 @@ class Echo:
     def on_overflow(self, connection: object) -> None: ...
 
 
-async def fairlead(port: int) -> None:
+async def fairlead(port: int, epoll: bool = False) -> None:
     from starlette.applications import Starlette
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
@@ -73,7 +74,7 @@ async def fairlead(port: int) -> None:
 
     async with TimerWheel() as timer_wheel:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
-        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
+        await Server(config(app, port=port, timer_wheel=timer_wheel, epoll=epoll)).serve()
 
 
 def on_uvicorn(protocol: str) -> Callable[[int], Awaitable[None]]:
@@ -183,6 +184,7 @@ async def picows(port: int) -> None:
 
 SERVERS: dict[str, Callable[[int], Awaitable[None]]] = {
     "fairlead": fairlead,
+    "epoll": partial(fairlead, epoll=True),
     "sansio": on_uvicorn("websockets-sansio"),
     "legacy": on_uvicorn("websockets"),
     "wsproto": on_uvicorn("wsproto"),

@@ -1,7 +1,8 @@
 """Real servers on 127.0.0.1:0, and clients that connect to them.
 
-`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `listeners` is a listener on each of
-them. `dial` opens raw clients. `support.carrier` defines their types and the listeners.
+`serve(app)` runs an application on our server, once with `epoll` and once with its connections on the transports of
+the event loop; `foreign(app)` runs it on a stock uvicorn; `listeners` is a listener on each of the three. `dial` opens
+raw clients. `support.carrier` defines their types and the listeners.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -80,9 +82,15 @@ async def run(server: uvicorn.Server, running: Running) -> int:
     return port
 
 
+@pytest.fixture(scope="module", params=["epoll", "transport"])
+def epoll(request: pytest.FixtureRequest) -> bool:
+    """Whether connections leave the transports of the event loop after the upgrade."""
+    return bool(request.param == "epoll")
+
+
 @pytest_asyncio.fixture(loop_scope="module")
-async def serve(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[Serve]:
-    """Run an application on our carrier; returns the port."""
+async def serve_on(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[Serve]:
+    """Run an application on our carrier, with or without `epoll`; returns the port."""
     before = len(running)
 
     async def start(app: ASGIApp, **options: Any) -> int:
@@ -94,6 +102,12 @@ async def serve(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[Serv
     yield start
     for server, _ in running[before:]:
         server.should_exit = True
+
+
+@pytest.fixture
+def serve(serve_on: Serve, epoll: bool) -> Serve:
+    """Run an application on our carrier; returns the port."""
+    return partial(serve_on, epoll=epoll)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -141,11 +155,12 @@ def plain_echo_app() -> Starlette:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["attached", "asgi"])
-async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
+async def echo_port(request: pytest.FixtureRequest, running: Running, epoll: bool) -> AsyncIterator[int]:
     """An echo server on each of the two paths through our carrier; one for each module of tests."""
     app = attached_app(lambda: RecordingListener(echo=True)) if request.param == "attached" else plain_echo_app()
     async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
-        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT), own_signals=False)
+        made = config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT, epoll=epoll)
+        server = Server(made, own_signals=False)
         yield await run(server, running)
         server.should_exit = True
         await running[-1][1]
@@ -156,26 +171,26 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
     return plain_echo_app
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=["ours", "foreign"])
+@pytest_asyncio.fixture(loop_scope="module", params=["epoll", "transport", "foreign"])
 async def listeners(
     request: pytest.FixtureRequest,
     attached_app: AttachedApp,
-    serve: Serve,
+    serve_on: Serve,
     foreign: Serve,
     timer_wheel: TimerWheel,
 ) -> ListenerFactory:
     made = ListenerFactory(RecordingListener)
-    if request.param == "ours":
-        made.port = await serve(attached_app(made), max_buffered=made.limit)
-    else:
+    if request.param == "foreign":
         context = ConnectionContext(timer_wheel, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
         made.port = await foreign(attached_app(made, context))
+    else:
+        made.port = await serve_on(attached_app(made), max_buffered=made.limit, epoll=request.param == "epoll")
     return made
 
 
 @pytest.fixture
 def ours(request: pytest.FixtureRequest) -> bool:
-    return "ours" in request.node.callspec.id.split("-")
+    return "foreign" not in request.node.callspec.id.split("-")
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -17,7 +17,7 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
-from support.carrier.servers import AttachedApp, Dial, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -178,14 +178,13 @@ async def test_an_exception_in_on_close_is_logged(
 
 
 async def test_uvicorns_shutdown_closes_with_1012(
-    attached_app: AttachedApp, serve: Serve, dial: Dial, until: Until, timer_wheel: TimerWheel
+    attached_app: AttachedApp, dial: Dial, until: Until, timer_wheel: TimerWheel, epoll: bool
 ) -> None:
     from fairlead.carrier.http_server.uvicorn_server import Server, config
 
     listener = RecordingListener()
-    server = Server(
-        config(attached_app(lambda: listener), timer_wheel=timer_wheel, close_timeout=0.3), own_signals=False
-    )
+    app = attached_app(lambda: listener)
+    server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.3, epoll=epoll), own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     raw = await dial(server.address[1])

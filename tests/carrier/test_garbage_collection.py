@@ -31,12 +31,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUNDS = 30
 OURS = {
     "ServerConnection",
+    "SocketTransport",
     "ClientConnection",
-    "Upgrade",
-    "Requests",
-    "Channel",
+    "WebSocketUpgrade",
+    "HttpConnection",
+    "AsgiChannel",
     "_Opening",
     "_Partial",
+    "Poller",
     "RecordingListener",
     "ConnectionRefused",
     "Task",

@@ -27,7 +27,7 @@ from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
-MODE = sys.argv[1]
+MODE, EPOLL = sys.argv[1], sys.argv[2] == "True"
 
 def say(*words):
     print(*words, flush=True)
@@ -65,7 +65,7 @@ async def drain():
 async def main():
     app = Starlette(routes=[WebSocketRoute("/", link)])
     async with TimerWheel(tick=0.05) as timer_wheel:
-        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.5), on_stop=drain)
+        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.5, epoll=EPOLL), on_stop=drain)
         other = Server(config(app, timer_wheel=timer_wheel), own_signals=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(other.serve())
@@ -101,7 +101,7 @@ Spawn = Callable[[str], Awaitable[ServerProcess]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
+async def spawn(tmp_path: Path, epoll: bool) -> AsyncIterator[Spawn]:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     started: list[asyncio.subprocess.Process] = []
@@ -111,6 +111,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
             sys.executable,
             str(program),
             mode,
+            str(epoll),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

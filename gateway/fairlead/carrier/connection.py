@@ -1,4 +1,5 @@
-"""One open WebSocket on an asyncio transport: reader of RFC 6455, protocol and handle in one slotted object.
+"""One open WebSocket on an asyncio transport, be it the event loop's or a `SocketTransport`: reader of RFC 6455,
+protocol and handle in one slotted object.
 
 `http_server.websocket_upgrade` (server) and `client` create a connection when the handshake is done and give it to a
 `Listener`. An idle connection has no task, timer, future or buffer. It takes some 100 bytes of our own, which makes a
@@ -181,6 +182,11 @@ class FramedConnection(FrameReader, asyncio.Protocol):
                 self.listener.on_writable(self)
             except Exception:
                 self._listener_failed()
+
+    def eof_received(self) -> None:
+        """The peer has closed its half without a close frame. The transport closes when it has written what waits."""
+        if self._ending is None and self.transport.get_write_buffer_size():
+            self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         context = self.context

@@ -13,7 +13,7 @@ from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
 HIGH_WATER: Final = 64 << 10
-"""The high-water mark of the transports, in bytes. Below it a connection is never congested, so writes do not check for
+"""The high-water mark of all transports, in bytes. Below it a connection is never congested, so writes do not check for
 overflow."""
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import uvicorn
 
 from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.epoll.poller import AVAILABLE, Poller
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.client_address import TrustedProxies
 from fairlead.carrier.http_server.http_connection import HttpConnection
@@ -49,6 +50,7 @@ class ServerConfig(uvicorn.Config):
         app: AsgiApp,
         *,
         context: ConnectionContext,
+        poller: Poller | None,
         admission: Admission,
         proxies: TrustedProxies,
         request_timeout: float,
@@ -57,6 +59,7 @@ class ServerConfig(uvicorn.Config):
     ) -> None:
         super().__init__(app, http=HttpConnection, ws=WebSocketUpgrade, **options)
         self.context = context
+        self.poller = poller
         self.admission = admission
         self.proxies = proxies
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
@@ -80,23 +83,23 @@ def config(
     close_timeout: float = 5.0,
     stop_timeout: int = 10,
     loop: str = "uvloop",
+    epoll: bool = False,
     ssl: tls.SSLContext | None = None,
     admission: Admission | None = None,
     trusted_proxies: Sequence[str] = (),
     access_log: bool = False,
 ) -> ServerConfig:
-    """Return a configuration for `app`. It does not configure uvicorn's logging, which the process itself sets up.
+    """Return a configuration for `app`, without that of logging, which the process itself sets up.
 
-    With a `path`, the server listens on a Unix socket there instead of on `host` and `port`. A `Server` that is given
-    sockets listens only on those. `request_timeout` and `body_timeout` are the seconds that the head and the body of a
-    request may take; the connection of a slower request is dropped. `context` replaces `timer_wheel` and all message
-    limits. Servers that share a limit on connections share one `admission`. `trusted_proxies` (addresses and networks)
-    may name the client in X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` is how many seconds uvicorn
-    waits at most, after `on_stop`, for requests and connections that are still open.
+    With a `path`, the server listens on a Unix socket there; a `Server` that is given sockets listens only on those.
+    Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
+    and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`). Servers may share one
+    `admission`. `trusted_proxies` are those of `TrustedProxies`. uvicorn waits `stop_timeout` seconds after `on_stop`.
     """
     return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
+        poller=Poller() if epoll and AVAILABLE else None,
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,
@@ -132,6 +135,7 @@ class Server(uvicorn.Server):
         same_stop: float = SAME_STOP,
     ) -> None:
         super().__init__(config)
+        self.config: ServerConfig
         self._on_stop = on_stop
         self._own_signals = own_signals
         self._same_stop = same_stop
@@ -172,6 +176,8 @@ class Server(uvicorn.Server):
             if self._stopping is not None:
                 self._stopping.cancel()
                 await asyncio.gather(self._stopping, return_exceptions=True)
+            if self.config.poller is not None:
+                self.config.poller.close()
 
     async def _drain(self) -> None:
         try:

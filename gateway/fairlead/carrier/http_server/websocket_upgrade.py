@@ -24,6 +24,7 @@ from uvicorn.protocols.utils import (
 from fairlead.carrier.attach import EXTENSION, LISTENER
 from fairlead.carrier.connection import ServerConnection
 from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
@@ -45,7 +46,7 @@ class UpgradeState(Enum):
     CONNECTING = 1  # the application has not answered yet
     REFUSING = 2  # the application has begun a denial response
     OPEN = 3  # accepted, plain ASGI
-    ATTACHED = 4  # accepted with a listener: the transport belongs to a `ServerConnection`
+    ATTACHED = 4  # accepted with a listener: the connection belongs to a `ServerConnection`
     ENDED = 5  # refused, or lost before an answer
 
 
@@ -53,6 +54,7 @@ class UpgradeConfig(Protocol):
     """The part of its server's configuration that an upgrade uses: uvicorn's options and the connections' context."""
 
     context: ConnectionContext
+    poller: Poller | None
     admission: Admission
     loaded_app: Any
     root_path: str
@@ -223,12 +225,15 @@ class WebSocketUpgrade(asyncio.Protocol):
     # The two answers.
 
     def _accept(self, message: dict[str, Any]) -> None:
-        transport, context = self._transport, self._config.context
+        context, poller = self._config.context, self._config.poller
         listener: Listener | None = message.get(LISTENER)
         headers = (*self._server.default_headers, *response.checked(message.get("headers") or ()))
-        transport.write(response.switching_protocols(self._key, message.get("subprotocol"), self._deflate, headers))
+        answer = response.switching_protocols(self._key, message.get("subprotocol"), self._deflate, headers)
+        self._config.admission.discard(self._transport)
+        if poller is not None:
+            self._transport = poller.take_over(self._transport) or self._transport
+        transport = self._transport
         self._log(101)
-        self._config.admission.discard(transport)
         self._connections.discard(self)
         if listener is None:
             self._state = UpgradeState.OPEN
@@ -238,6 +243,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         connections = cast("set[ServerConnection]", self._connections)
         connection = ServerConnection(transport, listener, context, connections, deflate=self._deflate is not None)
         transport.set_protocol(connection)
+        transport.write(answer)
         if len(self._early) > MAX_EARLY and not transport.is_closing():
             transport.resume_reading()  # before the listener is called, which may pause it
         connection.start(self._early)

@@ -157,7 +157,7 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Server
     admin = config(admin_app(node), path=path, timer_wheel=timer_wheel, admission=probes, stop_timeout=1)
     link = config(
         link_app(node, failures), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
-        trusted_proxies=proxies, stop_timeout=6,
+        trusted_proxies=proxies, stop_timeout=6, epoll=settings.link_transport == "epoll",
     )  # fmt: skip
     return _Servers(
         Server(link, on_stop=partial(_drain, node), same_stop=same_stop),

@@ -1,0 +1,212 @@
+"""The poller: reads and writes all the sockets that connections have taken with them when they left their transports.
+
+A server has one `Poller`, and `websocket_upgrade` offers it each connection whose upgrade was accepted. The event loop
+sees one descriptor, that of the epoll. When a socket is ready, the poller lets it read once and write once, and returns
+to the event loop after some milliseconds, however much there is to do. It knows no WebSockets. An epoll is created with
+the first connection, so a server without connections has none.
+
+A connection leaves its transport by duplicating the descriptor and aborting the transport. Closing one of two
+descriptors of a socket sends nothing to the peer, and what the kernel has received stays readable through the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import time
+from collections.abc import Callable
+from typing import Final
+
+from fairlead.carrier.epoll.socket_transport import READ_SIZE, READABLE, SocketTransport
+
+logger = logging.getLogger("fairlead.carrier")
+
+AVAILABLE: Final = hasattr(select, "epoll")
+BATCH: Final = 256
+"""The most sockets that the kernel is asked for at once. Most of them take some 10 µs each."""
+MOST_READ: Final = 256 << 10
+"""The most bytes that are read from one socket before it is the turn of the next. The same as in asyncio and uvloop."""
+GUESSES: Final = 8
+"""How often a socket that was ready alone is read when the epoll is ready, before the kernel is asked which ones are.
+One link that is talked to on an idle node costs as much as on its transport then; the others wait a few reads longer.
+"""
+TURN: Final = 0.002
+"""Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
+
+
+class Poller:
+    """Polls the sockets of one event loop. Its owner calls `close` at the end."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.reading: SocketTransport | None = None
+        """The transport whose protocol is being given data. What it writes meanwhile is written right afterwards."""
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop
+        self._epoll: select.epoll | None = None
+        self._closed = False
+        self._transports: list[SocketTransport | None] = []
+        """The transports by their descriptors, which are small numbers: 8 bytes each, where a dict takes 80."""
+        self._left: list[tuple[int, int]] = []
+        """The rest of the last batch."""
+        self._alone: SocketTransport | None = None
+        """The only transport of the last batch. It is read without asking the kernel, `GUESSES` times."""
+        self._guesses = 0
+        self._unflushed: list[SocketTransport] = []
+        self._more: memoryview
+
+    def __len__(self) -> int:
+        """The number of sockets."""
+        return sum(transport is not None for transport in self._transports)
+
+    def take_over(self, transport: asyncio.Transport) -> SocketTransport | None:
+        """Let the connection on `transport` leave it. Returns None, and changes nothing, if it has to stay: because of
+        TLS, data that is not written yet, a peer that has left, a process without free descriptors, or a closed poller.
+
+        The caller must set the protocol of the new transport before control returns to the event loop. The old
+        transport is aborted, and its protocol is not told.
+        """
+        sock = transport.get_extra_info("socket")
+        if self._closed or sock is None or transport.get_extra_info("sslcontext") is not None:
+            return None
+        if transport.is_closing() or transport.get_write_buffer_size():
+            return None
+        try:
+            fd = os.dup(sock.fileno())
+        except OSError:
+            return None
+        try:
+            self._register(fd)
+        except OSError:
+            os.close(fd)
+            return None
+        taken = self._transports[fd] = SocketTransport(fd, self)
+        transport.set_protocol(_NOBODY)
+        transport.abort()
+        return taken
+
+    def close(self) -> None:
+        """Drop all connections and close the epoll. Nothing is taken over any more: an application that answers only
+        now would create an epoll that nobody closes."""
+        self._closed = True
+        for transport in self._transports:
+            if transport is not None:
+                transport.abort()
+        if self._epoll is not None:
+            self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+            self._epoll = None
+
+    # Called by the transports.
+
+    def watch(self, fd: int, before: int, events: int) -> None:
+        """Watch a socket for other events. One that is watched for none is not registered, because epoll would report
+        errors on it again and again. Raises OSError.
+        """
+        assert self._epoll is not None
+        if not events:
+            self._epoll.unregister(fd)
+        elif before:
+            self._epoll.modify(fd, events)
+        else:
+            self._epoll.register(fd, events)
+
+    def remove(self, fd: int, events: int) -> None:
+        """Forget a socket, which its transport closes then."""
+        self._transports[fd] = None
+        if events and self._epoll is not None:
+            # Closing it is not enough as long as the transport that it has left keeps the other descriptor.
+            self._epoll.unregister(fd)
+
+    def read_more(self, fd: int) -> memoryview:
+        """Read what has arrived beyond the first `READ_SIZE` bytes. The result is valid until the next call. The end of
+        the stream and errors are left to the next read.
+        """
+        try:
+            return self._more[: os.readv(fd, (self._more,))]
+        except OSError:
+            return self._more[:0]
+
+    def flush_soon(self, transport: SocketTransport) -> None:
+        """Flush `transport` when the callbacks of this turn are done."""
+        if not self._unflushed:
+            self._loop.call_soon(self._flush)
+        self._unflushed.append(transport)
+
+    def call_soon(self, callback: Callable[[OSError | None], None], error: OSError | None) -> None:
+        self._loop.call_soon(callback, error)
+
+    # Internal.
+
+    def _register(self, fd: int) -> None:
+        if self._epoll is None:
+            self._loop = asyncio.get_running_loop()
+            self._epoll = select.epoll()
+            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
+            self._loop.add_reader(self._epoll.fileno(), self._wake)
+        self._epoll.register(fd, READABLE)
+        while len(self._transports) <= fd:
+            self._transports.append(None)
+
+    def _wake(self) -> None:
+        """Serve sockets that are ready. The kernel appends those that still are to the end of its list, so each gets
+        its turn; the rest of a batch comes before the next batch for the same reason.
+        """
+        assert self._epoll is not None
+        if self._guesses and self._guess():
+            return
+        transports, clock = self._transports, self._clock
+        until = clock() + TURN
+        events, self._left = self._left or self._epoll.poll(0, BATCH), []
+        if len(events) == 1:
+            alone = transports[events[0][0]]
+            self._guesses = GUESSES if alone is not None and alone is self._alone else 0
+            self._alone = alone
+        for position, (fd, event) in enumerate(events, 1):
+            transport = transports[fd]
+            if transport is None:
+                continue  # it was closed by one before it
+            try:
+                transport.ready(event)
+            except Exception:
+                self._failed(transport)
+            if clock() > until:
+                self._left = events[position:]
+                return
+
+    def _guess(self) -> bool:
+        """Read the socket that was ready alone. Returns False if it was not this one that is ready now."""
+        self._guesses -= 1
+        alone = self._alone
+        assert alone is not None
+        try:
+            if alone.ready(READABLE):
+                return True
+        except Exception:
+            self._failed(alone)
+        self._guesses = 0
+        return False
+
+    def _flush(self) -> None:
+        until = self._clock() + TURN
+        unflushed = self._unflushed
+        for position, transport in enumerate(unflushed, 1):
+            try:
+                transport.flush()
+            except Exception:
+                self._failed(transport)
+            if self._clock() > until and position < len(unflushed):
+                del unflushed[:position]
+                self._loop.call_soon(self._flush)
+                return
+        unflushed.clear()
+
+    def _failed(self, transport: SocketTransport) -> None:
+        logger.exception("a connection failed and is dropped; the others go on")
+        self.reading = None
+        transport.abort()
+
+
+_NOBODY: Final = asyncio.Protocol()
+"""The protocol of a transport that its connection has left."""
