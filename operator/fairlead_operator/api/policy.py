@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
 from fairlead_operator.api.network_spec import ServiceType
 
@@ -30,6 +30,12 @@ DOCKER_HUB = "docker.io"
 CODE_LOADING_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
 """Prefixes of variables that make a process run what they name: those of Python (which the images ignore, because they
 start it with -I), the dynamic linker, OpenSSL's modules, character sets, and `webbrowser`."""
+
+
+class PolicyViolation(FairleadError):
+    """What was accepted earlier is not allowed now; the message says why."""
+
+    code = "policy_violation"
 
 
 class SecretState(StrEnum):

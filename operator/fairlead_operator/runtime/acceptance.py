@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.errors import ConfigError, FairleadError
+from fairlead.errors import ConfigError
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.api.policy import Policy, secrets_to_read, violations
+from fairlead_operator.api.policy import Policy, PolicyViolation, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.objects import Object
@@ -24,12 +24,6 @@ class Rejection:
 
     reason: str
     message: str
-
-
-class TemplateRefused(FairleadError):
-    """A pod template that was accepted earlier is not applied again; the message says why."""
-
-    code = "template_refused"
 
 
 class Acceptance:
@@ -54,18 +48,18 @@ class Acceptance:
         return spec, secrets
 
     async def check_template(self, template: Object, wanted: Object, spec: LinkGatewaySpec) -> None:
-        """Raises TemplateRefused unless the policy of now allows `template`, which the operator has written for an
+        """Raises PolicyViolation unless the policy of now allows `template`, which the operator has written for an
         earlier spec. `wanted` is the one that it writes for `spec`."""
         try:
             asked = asked_by_template(template, wanted, spec)
             faults = [f"the operator does not write {field} so" for field in never_written(template, wanted)]
         except (LookupError, TypeError, AttributeError, ValueError) as e:  # its record is free-form
-            raise TemplateRefused(f"the accepted pod template cannot be read: {e!r:.200}") from e
+            raise PolicyViolation(f"the accepted pod template cannot be read: {e!r:.200}") from e
         if not faults:
             secrets = await self._secrets.read(secrets_to_read(asked, self._policy))
             faults = violations(asked, self._policy, secrets.states())
         if faults:
-            raise TemplateRefused(f"the accepted pod template is not applied again: {'; '.join(faults)}")
+            raise PolicyViolation(f"the accepted pod template is not applied again: {'; '.join(faults)}")
 
 
 def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:

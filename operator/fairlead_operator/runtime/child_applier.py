@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.errors import FairleadError
+from fairlead_operator.api.policy import PolicyViolation
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import (
     AccessDenied,
@@ -29,7 +30,6 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.children import OPTIONAL_KINDS
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.acceptance import TemplateRefused
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ REASONS = {
     ApiServerUnavailable: "ApiServerUnavailable",
     Conflict: "Conflict",
     InvalidObject: "Invalid",
-    TemplateRefused: "PolicyViolation",
+    PolicyViolation: "PolicyViolation",
 }
 
 

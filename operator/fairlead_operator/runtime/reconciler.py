@@ -86,7 +86,7 @@ class Reconciler:
         self._rollout = RolloutExecutor(cluster, owner)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._disconnect = DisconnectExecutor(self._redis)
-        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics, self._acceptance)
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics, self._acceptance.check_template)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()

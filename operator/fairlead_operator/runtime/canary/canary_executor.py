@@ -9,8 +9,9 @@ the Deployment is not applied.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import structs
 
@@ -36,13 +37,15 @@ from fairlead_operator.kube.workload_status import revision_of, why_not_running
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.deployment import TEMPLATE_ANNOTATION, hash_of, held, with_template
 from fairlead_operator.resources.owner import Owner
-from fairlead_operator.runtime.acceptance import Acceptance
 from fairlead_operator.runtime.canary.accepted_template import AcceptedTemplate
 from fairlead_operator.runtime.reports.pass_report import PassReport
 
 logger = logging.getLogger(__name__)
 
 CONDITION = "CanarySucceeded"
+
+TemplateCheck: TypeAlias = Callable[[Object, Object, LinkGatewaySpec], Awaitable[None]]
+"""Raises PolicyViolation unless the pods may get the first template; the second one is that of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,11 @@ class CanaryPass:
 
 class CanaryExecutor:
     def __init__(
-        self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, acceptance: Acceptance
+        self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, check: TemplateCheck
     ) -> None:
+        """`check` is asked before the accepted template is applied again."""
         self._owner = owner
-        self._acceptance = acceptance
+        self._check = check
         self._redis = redis
         self._metrics = metrics
         self._accepted = AcceptedTemplate(cluster, owner)
@@ -80,7 +84,7 @@ class CanaryExecutor:
         """`wanted`, the objects that a pass applies, with the Deployment as the stage of its template asks for.
 
         Raises AccessDenied when the accepted template cannot be read or written and a canary is asked for, and
-        TemplateRefused when the pods must not get it again.
+        PolicyViolation when the pods must not get it again.
         """
         (deployment,) = (one for one in wanted if one["kind"] == "Deployment")
         self._template, canary = deployment["spec"]["template"], spec.rollout.canary
@@ -91,7 +95,7 @@ class CanaryExecutor:
             if self._stage is RolloutStage.NORMAL and new != accepted:
                 await self._accepted.accept(self._template)
             if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
-                await self._acceptance.check_template(self._accepted.template, self._template, spec)
+                await self._check(self._accepted.template, self._template, spec)
         except NotLeader:
             raise
         except FairleadError as e:
