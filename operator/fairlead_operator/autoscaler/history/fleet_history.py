@@ -44,13 +44,16 @@ class History:
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
     zones: ZoneHistory = field(default_factory=ZoneHistory)
 
-    def resume(self, gap: float) -> History:
-        """The history for a new leader; for `gap` seconds nobody has observed the fleet. After a long gap the fleet has
-        to be watched anew, but what has been measured and when a pod was removed still holds."""
+    def resume(self, gap: float, most: int) -> History:
+        """The history for a new leader; for `gap` seconds nobody has observed the fleet, which can hold `most` links.
+        After a long gap the fleet has to be watched anew, but what has been measured and when a pod was removed still
+        holds."""
+        week = self.week.limited(most)
         if gap <= GAP_MOST:
-            return replace(self, starts=self.starts.resume(keep_starting=True))
+            return replace(self, week=week, starts=self.starts.resume(keep_starting=True))
         return replace(
             self,
+            week=week,
             began=None,
             links=LinkHistory(),
             starts=self.starts.resume(keep_starting=False),
