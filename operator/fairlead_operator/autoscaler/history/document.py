@@ -123,6 +123,7 @@ def _times(history: History) -> Iterator[float]:
     if links.outage is not None:
         yield links.outage.at
     yield history.signals.observed_at or 0.0
+    yield from (at for _, at in history.zones.failed)
     if rebalance.run is not None:
         yield from (rebalance.run.began, rebalance.run.round_began)
     if rebalance.ended is not None:
