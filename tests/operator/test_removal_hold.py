@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
-from fairlead_operator.autoscaler.history.link_history import HERD_SECONDS, LOST_SECONDS, REMEMBERED
+from fairlead_operator.autoscaler.history.link_history import AWAY_SECONDS, HERD_SECONDS, LOST_SECONDS, REMEMBERED
 from fairlead_operator.autoscaler.history.zone_history import EXPECTED_BACK, ZoneHistory
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
-from fairlead_operator.autoscaler.removal_hold import AWAY_SECONDS, Hold
+from fairlead_operator.autoscaler.removal_hold import Hold
 from fairlead_operator.autoscaler.rules.zone_tolerance import ZoneToleranceRule, spread_pods
 from fairlead_operator.autoscaler.snapshot import take_snapshot
 from fairlead_operator.kube.machine import Machine
