@@ -37,7 +37,7 @@ def test_totals_are_the_sums_over_all_sessions(history: list[tuple[int, str, str
     links = [linked(totals, f"agent-{i}") for i in range(4)]
     for which, what, command, size in history:
         session, wire = links[which]
-        stream = session.link.stream(command)
+        stream = session.stream(command)
         match what:
             case "begin":
                 if session.ready:
@@ -61,7 +61,7 @@ def test_totals_are_the_sums_over_all_sessions(history: list[tuple[int, str, str
                 if not session.open:
                     session.discard_pending()
         walk = [one for one, _ in links]
-        assert totals.streams == sum(len(one.link.streams or ()) for one in walk)
+        assert totals.streams == sum(len(one.streams or ()) for one in walk)
         assert totals.pending == sum(one.pending_bytes for one in walk)
         for one, its in links:
             assert one.pending_bytes == sum(map(pending_size, one.pending or ()))

@@ -8,32 +8,33 @@ so that it costs an idle link nothing but its slots.
 
 from __future__ import annotations
 
+import struct
 import time
 
 from fairlead.hub.pending_messages import PendingMessages
 from fairlead.hub.session_handler import SessionHandler
 from fairlead.telemetry.command_timing import CommandStats, CommandTiming
-from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.telemetry.decaying_histogram import new_histogram, observe, pack_histogram, unpack_histogram
 from fairlead.telemetry.link_opening import WELCOMED, pack_opening, unpack_opening
 from fairlead.wire.messages import Ack, Chunk, End, FromAgent
 
 MAX_RTT_MS = 1e7
 """Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
 _EXPORTED = b""
+_RTT = struct.Struct("<d")
 
 
 class LinkTelemetry(PendingMessages):
-    __slots__ = ("_opening", "rtt", "rtt_histogram", "tally", "timings")
+    __slots__ = ("_opening", "_round_trips", "tally", "timings")
 
-    def __init__(self, handler: SessionHandler, opening: list[int] | None) -> None:
-        super().__init__(handler)
+    def __init__(self, handler: SessionHandler, window: int, opening: list[int] | None) -> None:
+        super().__init__(handler, window)
         self._opening: list[int] | bytes | None = opening
         """The time stamps of the link's opening: a list until welcome, then packed, empty once they are taken for
         export, and None if nobody needs them."""
-        self.rtt: float | None = None
-        """The last round trip that the agent reported, in ms."""
-        self.rtt_histogram: bytearray | None = None
-        """Created with the first round trip, since it is most of what telemetry costs an idle session."""
+        self._round_trips: bytes | None = None
+        """The last round trip that the agent reported, and the histogram of all, packed: most of what telemetry costs
+        an idle session."""
         self.tally: CommandStats | None = None
         """The durations of the commands that ended on this link; created with the first one."""
         self.timings: dict[str, CommandTiming] | None = None
@@ -69,14 +70,22 @@ class LinkTelemetry(PendingMessages):
 
     # -- round trips -------------------------------------------------------------------------------
 
+    @property
+    def rtt(self) -> float | None:
+        """The last round trip that the agent reported, in ms."""
+        return None if self._round_trips is None else _RTT.unpack_from(self._round_trips)[0]
+
+    @property
+    def rtt_histogram(self) -> bytearray | None:
+        return None if self._round_trips is None else unpack_histogram(self._round_trips[_RTT.size :])
+
     def add_round_trip(self, milliseconds: float) -> bool:
         """Count a round trip that the agent reported. False if it cannot be one."""
         if not 0 <= milliseconds < MAX_RTT_MS:
             return False
-        self.rtt = milliseconds
-        if self.rtt_histogram is None:
-            self.rtt_histogram = new_histogram()
-        observe(self.rtt_histogram, milliseconds / 1000)
+        histogram = self.rtt_histogram or new_histogram()
+        observe(histogram, milliseconds / 1000)
+        self._round_trips = _RTT.pack(milliseconds) + pack_histogram(histogram)
         return True
 
     # -- durations of commands ---------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """The messages of one session that are received and not stored yet, and the flow control that bounds them.
 
-This is the base class of `Session`: it has a file of its own, but is no object of its own, which would cost every idle
-link some hundred bytes. The session adds messages; the recorder (in `routing`) takes and stores them. Above a bound the
-connection is not read until half of what is pending is stored.
+This is a base class of `Session`: it has a file of its own, but is no object of its own. The session adds messages; the
+recorder (in `routing`) takes and stores them. Above a bound the connection is not read until half of what is pending is
+stored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
+from fairlead.wire.gateway_link import GatewayLink
 from fairlead.wire.messages import FromAgent
 
 if TYPE_CHECKING:
@@ -22,42 +23,42 @@ OVERHEAD = 200
 """Bytes that a pending message costs beside its payload."""
 
 
-class PendingMessages:
-    __slots__ = ("connection", "handler", "paused", "pending", "pending_bytes", "recording")
+class PendingMessages(GatewayLink):
+    __slots__ = ("connection", "handler", "paused", "pending", "pending_bytes")
 
-    def __init__(self, handler: SessionHandler) -> None:
+    def __init__(self, handler: SessionHandler, window: int) -> None:
+        super().__init__(window)
         self.handler = handler
         self.connection: SessionConnection | None = None
         """None before the connection is open and after it is closed."""
         self.pending: list[FromAgent | None] | None = None
-        """Numbered messages in order. None is only counted; a Credit is granted as well."""
+        """Numbered messages in order: a None in it is only counted, a Credit is granted as well. It is a list, which
+        may be empty, from the first pending message until `take_pending` finds none left."""
         self.pending_bytes = 0
         self.paused = False
         """True while the connection is not read."""
-        self.recording = False
-        """True from the first pending message until `take_pending` finds none left."""
 
     def add_pending(self, message: FromAgent | None) -> None:
         """Keep `message` to be stored. Tells the handler, unless recording goes on already."""
-        if self.pending is None:
-            self.pending = []
-        self.pending.append(message)
+        pending, idle = self.pending, False
+        if pending is None:
+            pending, idle = [], True
+            self.pending = pending
+        pending.append(message)
         size, totals = pending_size(message), self.handler.totals
         self.pending_bytes += size
         totals.pending += size
-        too_much = self.pending_bytes > min(PENDING_BYTES, totals.session_limit) or len(self.pending) > PENDING_MESSAGES
+        too_much = self.pending_bytes > min(PENDING_BYTES, totals.session_limit) or len(pending) > PENDING_MESSAGES
         if too_much and not self.paused and self.connection is not None:
             self.paused = True
             self.connection.pause_reading()
-        if not self.recording:
-            self.recording = True
+        if idle:
             self.handler.messages_pending(cast("Session", self))
 
     def take_pending(self) -> list[FromAgent | None]:
         """All pending messages. The caller stores them, calls `confirm_stored`, and repeats until none are left."""
-        taken, self.pending = self.pending or [], None
-        if not taken:
-            self.recording = False
+        taken = self.pending or []
+        self.pending = [] if taken else None
         return taken
 
     def confirm_stored(self, size: int) -> None:
@@ -75,7 +76,6 @@ class PendingMessages:
         self.pending = None
         self.handler.totals.pending -= self.pending_bytes
         self.pending_bytes = 0
-        self.recording = False
 
 
 def pending_size(message: FromAgent | None) -> int:

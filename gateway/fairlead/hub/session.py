@@ -2,8 +2,10 @@
 
 A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`); it
 knows no Redis, starts no task and keeps no message beyond those that are not stored yet. An idle session is this
-object, a GatewayLink and four short strings. Other layers change a session through its methods only. Two base classes
-have files of their own: `PendingMessages` what is to be stored, `LinkTelemetry` what is measured.
+object, the name of its agent and one string of octets (see `link_identity`). Other layers change a session through its
+methods only. Its base classes have files of their own, but are no objects of their own, which would cost every idle
+link some hundred bytes: `GatewayLink` the state of the conversation, `PendingMessages` what is to be stored,
+`LinkTelemetry` what is measured.
 """
 
 from __future__ import annotations
@@ -11,14 +13,17 @@ from __future__ import annotations
 import asyncio
 import random
 
+import msgspec
+
 from fairlead.errors import ProtocolViolation
+from fairlead.hub.link_identity import UNKNOWN, LinkIdentity, pack_identity, unpack_identity
 from fairlead.hub.link_telemetry import LinkTelemetry
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
 from fairlead.telemetry.command_timing import CommandTiming
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase
+from fairlead.wire.gateway_link import Action, LinkPhase
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     Bye,
@@ -61,36 +66,21 @@ class DeliveryQueue(dict[str, CommandTiming]):
 
 
 class Session(LinkTelemetry):
-    __slots__ = (
-        "agent", "boot", "closed_by_gateway", "codec", "conn", "deliveries", "drained", "facts", "gen", "link",
-        "memory", "sid", "waiter", "welcomed_at",
-    )  # fmt: skip
+    __slots__ = ("_identity", "agent", "codec", "deliveries", "drained", "gen", "waiter")
 
     def __init__(
         self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
     ) -> None:
         """`window`: bytes of credit that each command starts with. `opening`: the time stamps of the link's opening."""
-        super().__init__(handler, opening)
+        super().__init__(handler, window, opening)
         self.codec = codec
-        self.link = GatewayLink(window)
         self.agent = ""
-        self.boot = ""
-        """The id of the agent's process."""
-        self.memory = ""
-        """The id under which the agent remembers commands: that of its journal if it has one, else `boot`."""
-        self.facts = b""
-        """The agent's facts as JSON, kept because Redis may lose them. The usual five facts take about 130 bytes."""
-        self.conn = 0
-        """Which connection attempt of its process this is, from 1."""
-        self.sid = ""
+        self._identity: LinkIdentity | bytes = UNKNOWN
+        """Packed from welcome on."""
         self.gen = 0
         """The generation of the agent's claim; 0 before the claim."""
-        self.welcomed_at = 0.0
-        """The event loop's time when welcome was sent."""
         self.deliveries: DeliveryQueue | None = None
         """The commands that wait to be sent on this link, or None if no command waits."""
-        self.closed_by_gateway = False
-        """True if this end closed the connection, not the agent or the network."""
         self.drained = False
         """True once the agent was told to leave: its absence afterwards is no failure."""
         self.waiter: asyncio.Future[None] | None = None
@@ -99,18 +89,46 @@ class Session(LinkTelemetry):
     @property
     def ready(self) -> bool:
         """True from welcome until the link closes."""
-        return self.link.phase is LinkPhase.READY
+        return self.phase is LinkPhase.READY
 
     @property
     def open(self) -> bool:
-        return self.connection is not None and self.link.phase is not LinkPhase.CLOSED
+        return self.connection is not None and self.phase is not LinkPhase.CLOSED
+
+    @property
+    def identity(self) -> LinkIdentity:
+        """What the agent has said of itself, and when it was welcomed. Unpacked by each call from welcome on."""
+        known = self._identity
+        return known if isinstance(known, LinkIdentity) else unpack_identity(known)
+
+    @property
+    def boot(self) -> str:
+        return self.identity.boot
+
+    @property
+    def conn(self) -> int:
+        return self.identity.conn
+
+    @property
+    def sid(self) -> str:
+        return self.identity.sid
+
+    @property
+    def memory(self) -> str:
+        """The id under which the agent remembers commands: that of its journal if it has one, else `boot`."""
+        known = self.identity
+        return known.journal or known.boot
+
+    @property
+    def welcomed_at(self) -> float:
+        return self.identity.welcomed_at
 
     # -- from hello to welcome ---------------------------------------------------------------------
 
     def identify(self, hello: Hello, facts: bytes, sid: str) -> None:
         """Take over what the agent said of itself. `facts`: its facts as JSON."""
-        self.agent, self.boot, self.conn, self.facts, self.sid = hello.agent, hello.boot, hello.conn, facts, sid
-        self.memory = hello.caps.journal or hello.boot
+        self.agent = hello.agent
+        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts)
 
     def claimed(self, gen: int) -> None:
         """The agent is claimed for this link, as generation `gen`."""
@@ -118,8 +136,9 @@ class Session(LinkTelemetry):
 
     def welcome(self, message: Welcome) -> None:
         """The link is the agent's: send welcome. From now on the session is ready."""
-        self.link.welcomed()
-        self.welcomed_at = asyncio.get_running_loop().time()
+        self.welcomed()
+        now = asyncio.get_running_loop().time()
+        self._identity = pack_identity(msgspec.structs.replace(self.identity, welcomed_at=now))
         self.send(message)
 
     # -- sending and closing -----------------------------------------------------------------------
@@ -127,7 +146,7 @@ class Session(LinkTelemetry):
     def send(self, message: Message) -> None:
         """Send one message. Closes the link with 4408 if too much waits for the agent to read it."""
         connection = self.connection
-        if connection is None or self.link.phase is LinkPhase.CLOSED:
+        if connection is None or self.phase is LinkPhase.CLOSED:
             return
         data = self.codec.encode(message)
         self.handler.message_counters.sent(message, len(data))
@@ -148,9 +167,9 @@ class Session(LinkTelemetry):
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Send bye and close. `on_close` follows when the connection is over."""
         connection = self.connection
-        if connection is None or self.link.phase is LinkPhase.CLOSED:
+        if connection is None or self.phase is LinkPhase.CLOSED:
             return
-        if self.link.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
+        if self.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
         self._close_link()
         connection.close(code, reason)
@@ -158,7 +177,7 @@ class Session(LinkTelemetry):
     @property
     def in_command(self) -> bool:
         """True while the agent runs a command, or one waits to be sent to it."""
-        return bool(self.link.streams) or self.deliveries is not None
+        return bool(self.streams) or self.deliveries is not None
 
     def announce_drain(self, why: MoveReason, slot_ms: int) -> None:
         """Tell the agent to move to another node in `slot_ms`."""
@@ -198,27 +217,27 @@ class Session(LinkTelemetry):
 
     def open_stream(self, command: str, next_chunk: int = 0, input_next: int = 0) -> GatewayStream:
         """Open the stream of a command that is sent, or taken over, on this link."""
-        before = len(self.link.streams or ())
-        stream = self.link.opened(command, next_chunk, input_next)
-        self.handler.totals.streams += len(self.link.streams or ()) - before
+        before = len(self.streams or ())
+        stream = self.opened(command, next_chunk, input_next)
+        self.handler.totals.streams += len(self.streams or ()) - before
         return stream
 
     def close_stream(self, command: str) -> None:
         """The command is over: later messages of it are counted and skipped."""
-        before = len(self.link.streams or ())
-        self.link.ended(command)
-        self.handler.totals.streams += len(self.link.streams or ()) - before
+        before = len(self.streams or ())
+        self.ended(command)
+        self.handler.totals.streams += len(self.streams or ()) - before
 
     def dismiss_stream(self, command: str) -> Credit | None:
         """The gateway, not the agent, has ended the command: close its stream; returns the credit to send."""
-        before = len(self.link.streams or ())
-        credit = self.link.dismissed(command)
-        self.handler.totals.streams += len(self.link.streams or ()) - before
+        before = len(self.streams or ())
+        credit = self.dismissed(command)
+        self.handler.totals.streams += len(self.streams or ()) - before
         return credit
 
     def _close_link(self) -> None:
-        self.handler.totals.streams -= len(self.link.streams or ())
-        self.link.closed()
+        self.handler.totals.streams -= len(self.streams or ())
+        self.closed()
 
     # -- the carrier's listener --------------------------------------------------------------------
 
@@ -227,12 +246,12 @@ class Session(LinkTelemetry):
         self.handler.link_opened(self)
 
     def on_message(self, connection: SessionConnection, data: bytes | str) -> None:
-        if self.link.phase is LinkPhase.CLOSED:
+        if self.phase is LinkPhase.CLOSED:
             return
         try:
             message = self.codec.decode(data)
             self.handler.message_counters.received(message, len(data))
-            act = self.link.receive(message)
+            act = self.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
@@ -273,17 +292,17 @@ class Session(LinkTelemetry):
         """The carrier's count of messages that have a bound other than its message rate: numbered messages. Those of a
         stream are bounded by its credit, and all by what may be pending; events and messages of no stream are charged
         separately."""
-        return self.link.received
+        return self.received
 
     def on_excess(self, connection: SessionConnection, reason: str) -> None:
         self.close(CloseCode.RATE, reason, random.randint(*RETRY_MS))
 
     def on_close(self, connection: SessionConnection, code: int, reason: str) -> None:
-        self.closed_by_gateway = self.link.phase is LinkPhase.CLOSED
+        by_gateway = self.phase is LinkPhase.CLOSED
         self._close_link()
         self.connection = None
         self.on_writable(connection)
-        self.handler.link_closed(self, code, reason)
+        self.handler.link_closed(self, code, reason, by_gateway)
 
     def on_silence(self, connection: SessionConnection) -> None:
         self.close(CloseCode.SILENT, "nothing was heard for 2.5 heartbeats")

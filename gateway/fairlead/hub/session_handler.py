@@ -54,5 +54,6 @@ class SessionHandler(Protocol):
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
         """The agent reported its last round trip."""
 
-    def link_closed(self, session: Session, code: int, reason: str) -> None:
-        """The connection is over. This is the last call for the session."""
+    def link_closed(self, session: Session, code: int, reason: str, by_gateway: bool) -> None:
+        """The connection is over. `by_gateway`: this end closed it, not the agent or the network. This is the last call
+        for the session."""

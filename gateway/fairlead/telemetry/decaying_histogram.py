@@ -35,6 +35,20 @@ def observe(counts: bytearray, seconds: float) -> None:
     counts[size] += 1
 
 
+def pack_histogram(counts: bytearray) -> bytes:
+    """The histogram without its empty ends: some ten bytes for the round trips of one link, which are much alike."""
+    kept = counts.rstrip(b"\0")
+    used = kept.lstrip(b"\0")
+    return bytes((len(kept) - len(used),)) + used
+
+
+def unpack_histogram(packed: bytes) -> bytearray:
+    """The histogram that `pack_histogram` packed."""
+    counts, first = new_histogram(), packed[0]
+    counts[first : first + len(packed) - 1] = packed[1:]
+    return counts
+
+
 def quantile(counts: bytearray | None, share: float) -> float | None:
     """The duration in seconds that `share` of those in the window do not exceed; None when the window is empty."""
     if counts is None or not (total := sum(counts)):

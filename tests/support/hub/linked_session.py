@@ -62,7 +62,7 @@ class SessionHandler:
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None: ...
 
-    def link_closed(self, session: Session, code: int, reason: str) -> None: ...
+    def link_closed(self, session: Session, code: int, reason: str, by_gateway: bool) -> None: ...
 
 
 def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
@@ -77,7 +77,7 @@ def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
 def linked(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
     """A session that was welcomed."""
     session, wire = greeted(totals, name)
-    session.link.welcomed()
+    session.welcomed()
     return session, wire
 
 

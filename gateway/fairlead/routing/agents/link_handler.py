@@ -84,11 +84,10 @@ class LinkHandler:
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
         self._telemetry.rtt_reported(rtt_ms)
 
-    def link_closed(self, session: Session, code: int, reason: str) -> None:
+    def link_closed(self, session: Session, code: int, reason: str, by_gateway: bool) -> None:
         self._hub.links -= 1
         self._hello_deadline.discard(session)
-        seconds = asyncio.get_running_loop().time() - session.welcomed_at if session.welcomed_at else 0.0
-        self._telemetry.link_closed(session, seconds, code, reason)
+        self._telemetry.link_closed(session, asyncio.get_running_loop().time(), code, reason, by_gateway)
         if session.gen:
             self._hub.remove(session)
             if code == CloseCode.GOING_AWAY:

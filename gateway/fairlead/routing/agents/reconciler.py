@@ -112,9 +112,9 @@ class Reconciler:
         """False if a newer link owns the agent, or this link is closed."""
         if not session.ready:
             return False
-        membership = self._membership
+        membership, known = self._membership, session.identity
         claimed = await self._directory.claim(
-            session.agent, membership.lease, session.boot, session.conn, session.sid, session.facts,
+            session.agent, membership.lease, known.boot, known.conn, known.sid, known.facts,
             membership.valid_until(), own_gen=session.gen, known=True,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
@@ -127,6 +127,6 @@ class Reconciler:
         taken = await self._takeover.fence(session, claimed.open)
         if session.ready:
             # Commands that are open on this link go on; those that were dispatched meanwhile are delivered.
-            streams = session.link.streams or {}
+            streams = session.streams or {}
             self._takeover.resume(session, {c: found for c, found in taken.items() if c not in streams}, {})
         return True

@@ -116,11 +116,11 @@ class Registration:
         if self._hub.draining:
             session.close(CloseCode.RESTART, "the node restarts")
             return False
-        lease = membership.lease
+        lease, known = membership.lease, session.identity
         self._hub.begin_registration(session)
         claimed = await self._directory.claim(
-            session.agent, lease, session.boot, session.conn, session.sid, session.facts, membership.valid_until(),
-            known=membership.rebuilding and session.conn > 1,
+            session.agent, lease, known.boot, known.conn, known.sid, known.facts, membership.valid_until(),
+            known=membership.rebuilding and known.conn > 1,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":

@@ -52,7 +52,7 @@ class CommandDelivery:
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
         """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent, or before
         welcome of its input or cancel, which are looked up with the command."""
-        if session.open and session.link.stream(command) is None:
+        if session.open and session.stream(command) is None:
             self.deliver(session, (command,), rung_at)
 
     def deliver(self, session: Session, commands: Iterable[str], rung_at: int = 0, waited: bool = False) -> None:
@@ -123,7 +123,7 @@ class CommandDelivery:
         self._complete(agent, command, found, origin)
 
     def _send(self, session: Session, command: str, found: Delivery, timing: CommandTiming) -> None:
-        if session.link.stream(command) is None:
+        if session.stream(command) is None:
             session.open_stream(command, found.next)
         if found.running:
             self._telemetry.command_taken_over(session, command)
@@ -132,7 +132,7 @@ class CommandDelivery:
             session.send(
                 Cmd(
                     id=command, method=found.origin.method, payload=found.payload, deadline=found.left,
-                    lane=found.lane, credit=session.link.window, attempt=found.attempt,  # type: ignore[arg-type]
+                    lane=found.lane, credit=session.window, attempt=found.attempt,  # type: ignore[arg-type]
                     traceparent=traceparent, retry=found.retry,  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
@@ -140,7 +140,7 @@ class CommandDelivery:
 
     def resume(self, session: Session, command: str, cancelled: bool, has_input: bool) -> None:
         """The agent has the command, or it was just written: send the cancel and the input that Redis has for it."""
-        stream = session.link.stream(command)
+        stream = session.stream(command)
         if stream is not None:
             stream.agent_knows()
         if cancelled:
@@ -152,7 +152,7 @@ class CommandDelivery:
         """Tell the agent to end the command, and grant the credit that it may need for that: otherwise its `end` could
         wait behind output that nobody reads any more."""
         over = why != CANCELLED
-        credit = session.dismiss_stream(command) if over else session.link.released(command)
+        credit = session.dismiss_stream(command) if over else session.released(command)
         if over and session.stop_timing(command) is not None and why == DEADLINE:
             self._telemetry.deadline_passed()
         session.send(Cancel(id=command, why=why))

@@ -29,7 +29,7 @@ class InputDelivery:
 
     def credit_received(self, session: Session, command: str) -> None:
         """The agent has consumed input: drop that from Redis, and send more."""
-        stream = session.link.stream(command)
+        stream = session.stream(command)
         if stream is None:
             return
         if consumed := stream.take_consumed():
@@ -38,7 +38,7 @@ class InputDelivery:
 
     def feed(self, session: Session, command: str) -> None:
         """Send the input that is in Redis, unless the agent does not have the command yet or has had all input."""
-        stream = session.link.stream(command)
+        stream = session.stream(command)
         if stream is None or stream.input_ended or not stream.known:
             return
         if stream.begin_feeding():

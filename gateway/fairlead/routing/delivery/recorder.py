@@ -178,7 +178,7 @@ class Recorder:
         else:
             self._completion.notify(command, stored.followers)
             if stored.held > HELD_LIMIT:
-                session.link.withhold(command)
+                session.withhold(command)
 
     async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """The agent ended the command."""
@@ -199,7 +199,7 @@ class Recorder:
 
     async def grant_withheld(self, session: Session, command: str) -> None:
         """A caller has read results: grant the credit that was withheld, if there is room in Redis by now."""
-        if not session.link.withholds(command):
+        if not session.withholds(command):
             return
         try:
             held = await self._records.held(command)
@@ -207,7 +207,7 @@ class Recorder:
             return  # the reader rings again
         if held > HELD_LIMIT or not session.ready:
             return
-        credit = session.link.grant_withheld(command)
+        credit = session.grant_withheld(command)
         if credit is not None:
             session.send(credit)
 
@@ -224,9 +224,9 @@ class Recorder:
         self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         if session.open:
             if batch.numbered:
-                session.send(session.link.store(batch.numbered))
+                session.send(session.store(batch.numbered))
             for command, size in batch.sizes.items():
-                if (credit := session.link.repay(command, size)) is not None:
+                if (credit := session.repay(command, size)) is not None:
                     session.send(credit)
             for command, size in batch.grants.items():
                 if size:

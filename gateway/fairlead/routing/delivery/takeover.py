@@ -50,7 +50,7 @@ class Takeover:
         `have`: the next input chunk that the agent expects, by command.
         """
         for command, found in taken.items():
-            if not found.queued and session.link.stream(command) is None:
+            if not found.queued and session.stream(command) is None:
                 session.open_stream(command, found.next, have.get(command, 0))
                 if found.running:
                     self._telemetry.command_taken_over(session, command)

@@ -50,15 +50,14 @@ class LinkStats(msgspec.Struct, frozen=True, array_like=True):
 
 
 def link_stats(session: Session) -> LinkStats:
-    loop = asyncio.get_running_loop()
-    tally = session.tally
+    now, known, tally = asyncio.get_running_loop().time(), session.identity, session.tally
     return LinkStats(
-        session.sid, int((loop.time() - session.welcomed_at) * 1000), session.link.received, session.rtt,
-        len(session.link.streams or ()), session.pending_bytes,
+        known.sid, int((now - known.welcomed_at) * 1000), session.received, session.rtt,
+        len(session.streams or ()), session.pending_bytes,
         session.connection is not None and session.connection.congested, len(session.deliveries or ()),
         session.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
         tally.failed if tally else 0, [_quantiles(w) for w in tally.windows] if tally else [],
-        session.agent, session.conn,
+        session.agent, known.conn,
     )  # fmt: skip
 
 
@@ -67,7 +66,7 @@ def score(session: Session, measure: str) -> float:
     if measure == "rtt":
         return quantile(session.rtt_histogram, 0.99) or 0.0
     if measure == "open":
-        return len(session.link.streams or ())
+        return len(session.streams or ())
     if measure == "reconnects":
         return session.conn - 1
     if session.tally is None:

@@ -84,42 +84,43 @@ class TelemetryRecorder:
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
-    def link_closed(self, session: Session, seconds: float, code: int, reason: str) -> None:
-        """A link is over, `seconds` after its welcome (0 if there was none)."""
-        begin, tracing = wall_ns(), self.tracing
-        by = "gateway" if session.closed_by_gateway else "agent"
+    def link_closed(self, session: Session, now: float, code: int, reason: str, by_gateway: bool) -> None:
+        """A link is over. `now`: the event loop's time."""
+        begin, tracing, known = wall_ns(), self.tracing, session.identity
+        seconds = now - known.welcomed_at if known.welcomed_at else 0.0
+        by = "gateway" if by_gateway else "agent"
         self._count_close(code, by)
         self.traffic.lost += not was_orderly(code)
-        if session.welcomed_at:
+        if known.welcomed_at:
             self._metrics.lived.observe(seconds)
         if session.agent:
             self._log_aggregator.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
                 session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
-                session=session.sid,
+                session=known.sid,
             )  # fmt: skip
         interrupted = session.stop_timings()
-        if not tracing.on or not session.welcomed_at:
+        if not tracing.on or not known.welcomed_at:
             return
         for command, timing in interrupted.items():
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
                 if context.sampled:
                     tracing.put(
-                        spans.delivery_spans(context, command, session.agent, session.sid, timing, begin, "link lost")
+                        spans.delivery_spans(context, command, session.agent, known.sid, timing, begin, "link lost")
                     )
         if session.opening_exported:
             tally = session.tally or CommandStats()
             facts: dict[str, Value] = {
                 "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(seconds, 3),
-                "fairlead.messages": session.link.received, "fairlead.commands": tally.commands,
+                "fairlead.messages": session.received, "fairlead.commands": tally.commands,
                 "fairlead.commands_failed": tally.failed,
             }  # fmt: skip
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 if (rtt := quantile(session.rtt_histogram, share)) is not None:
                     facts[f"fairlead.rtt_{name}_ms"] = round(rtt * 1000, 3)
             error = "" if was_orderly(code) else str(code)
-            tracing.put([spans.close_span(begin, wall_ns(), session.agent, session.sid, facts, error)])
+            tracing.put([spans.close_span(begin, wall_ns(), session.agent, known.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:
         # An agent may send any code: all codes without a meaning share one label value.

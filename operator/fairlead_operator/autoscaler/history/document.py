@@ -115,7 +115,7 @@ def _times(history: History) -> Iterator[float]:
             yield known
     compared = (history.compared.hpa, history.compared.keda)
     others = [one for known in compared for one in (*known.recommended, *known.sizes)]
-    for at, _ in (*history.wanted, *history.sizes, *links.peaks, *others):
+    for at, _ in (*history.wanted, *history.sizes, *links.peaks, *links.given, *others):
         yield at
     yield from (report.at for report in links.reports)
     yield from (at for _, at in history.starts.starting)

@@ -1,0 +1,40 @@
+"""Who is at the other end of a link, and since when: what an idle session knows beside its agent's name.
+
+Until welcome a session keeps the `LinkIdentity` itself, because the registration reads all of it. From then on it keeps
+the packed form, since most links are idle: one string of octets takes half as much memory as five objects. Reading one
+field of it takes half a microsecond.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LinkIdentity(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Of a link that has not said hello, all fields are empty."""
+
+    boot: str = ""
+    """The id of the agent's process."""
+    conn: int = 0
+    """Which connection attempt of its process this is, from 1."""
+    sid: str = ""
+    """The id of the session."""
+    journal: str = ""
+    """The id of the agent's journal, "" if it has none."""
+    facts: bytes = b""
+    """The agent's facts as JSON, kept because Redis may lose them."""
+    welcomed_at: float = 0.0
+    """The event loop's time when welcome was sent; 0 before that."""
+
+
+UNKNOWN = LinkIdentity()
+unpack_identity = msgspec.msgpack.Decoder(LinkIdentity).decode
+_encode_into = msgspec.msgpack.Encoder().encode_into
+_buffer = bytearray()
+
+
+def pack_identity(identity: LinkIdentity) -> bytes:
+    """The packed form, for `unpack_identity`. It is copied out of a buffer, because the encoder's own result keeps some
+    70 bytes of what was allocated for it."""
+    _encode_into(identity, _buffer)
+    return bytes(_buffer)
