@@ -33,7 +33,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
 from fairlead.wire.ids import uuid7
 
-from bench.nodes import BenchGateway, running, say, table
+from bench.nodes import BenchGateway, print_progress, running, table
 from bench.probe import cpu_us
 from support.simulated_fleet import FACTS
 
@@ -127,7 +127,7 @@ async def measure(count: int, nodes: int, folder: Path) -> DeadlineFigures:
                 gateways.append(BenchGateway(f"node-{number}", valkey.url, folder))
                 stack.enter_context(running(gateways[-1]))
             crowd = BenchCommands(store)
-            say(f"{count:,} commands, {nodes} node{'s' if nodes > 1 else ''}")
+            print_progress(f"{count:,} commands, {nodes} node{'s' if nodes > 1 else ''}")
             deadline = await crowd.gather(count)
             await asyncio.sleep((deadline - await crowd.now()) / 1000 - 1)
             before = sum(cpu_us(gateway.pid) for gateway in gateways), cpu_us(valkey.pid)

@@ -26,7 +26,7 @@ from typing import Any
 from fairlead.agent import Agent
 from fairlead.wire.messages import End
 
-from bench.nodes import say
+from bench.nodes import print_progress
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
@@ -171,13 +171,13 @@ def show(figures: dict[str, object]) -> None:
     seconds: dict[str, dict[str, dict[str, float]]] = figures["seconds"]  # type: ignore[assignment]  # made above
     for work, models in seconds.items():
         for model, took in models.items():
-            say(f"{work:6} {model:22} {took['min']:7.3f} s, median {took['median']:7.3f} s")
+            print_progress(f"{work:6} {model:22} {took['min']:7.3f} s, median {took['median']:7.3f} s")
         if work == "fib":
             ideal = models["sequential"]["min"] / min(_cores(), TASKS)
-            say(f"{work:6} {'ideal of the cores':22} {ideal:7.3f} s")
+            print_progress(f"{work:6} {'ideal of the cores':22} {ideal:7.3f} s")
     gaps: dict[str, dict[str, float]] = figures["message_gaps_ms"]  # type: ignore[assignment]  # made above
     for where, gap in gaps.items():
-        say(f"gaps between messages, {where:14} p50 {gap['p50']:6.1f} ms, p99 {gap['p99']:6.1f} ms")
+        print_progress(f"gaps between messages, {where:14} p50 {gap['p50']:6.1f} ms, p99 {gap['p99']:6.1f} ms")
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
 from bench.api import round_trips
-from bench.nodes import BenchGateway, running, say, table
+from bench.nodes import BenchGateway, print_progress, running, table
 from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
@@ -118,7 +118,7 @@ class HoldSwarm:
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise SystemExit(f"the swarm does not hold its agents:\n{lines[-2000:]}")
             if lines and (last := lines.splitlines()[-1]) != shown:
-                say(f"   {(shown := last).strip()}")
+                print_progress(f"   {(shown := last).strip()}")
             await asyncio.sleep(1)
 
     def end(self) -> dict[str, object]:
@@ -144,7 +144,7 @@ async def commands(port: int, agents: int, in_flight: int, count: int, scene: Ho
 
 async def hold(agents: int, workers: int, rate: float, watched: float, count: int, folder: Path) -> dict[str, object]:
     async with EmbeddedValkey(folder / "valkey") as valkey:
-        say(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
+        print_progress(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
         flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", "25", "--log-level", "warning")
         gateway = BenchGateway("held", valkey.url, folder, *flags)
         store = Pipeliner(valkey.url)
@@ -163,12 +163,12 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
                 await asyncio.sleep(watched / 4)  # for what the last welcomes have caused
                 held, others = await scene.usage(), sum(map(cpu_us, swarm.pids))
                 own = sum(memory(pid).uss for pid in swarm.pids)
-                say(f"{known:,} held, known to Valkey; idle for {watched:g} s")
+                print_progress(f"{known:,} held, known to Valkey; idle for {watched:g} s")
                 await asyncio.sleep(watched)
                 idle, others = await scene.usage(), sum(map(cpu_us, swarm.pids)) - others
                 ran = []
                 for in_flight, posted in ((1, count // 5), (64, count)):
-                    say(f"commands, {in_flight} in flight")
+                    print_progress(f"commands, {in_flight} in flight")
                     ran.append(await commands(gateway.api, agents, in_flight, posted, scene))
                 links = [
                     float(line.rpartition(" ")[2])

@@ -26,7 +26,7 @@ from pathlib import Path
 from fairlead.client import Client, Command
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
-from bench.nodes import BenchGateway, running, say
+from bench.nodes import BenchGateway, print_progress, running
 from bench.probe import children, memory
 
 MIB = 1 << 20
@@ -89,14 +89,14 @@ class MemoryWatch:
         self._pids = pids
         self.largest: dict[str, int] = {}
 
-    def look(self) -> dict[str, int]:
+    def sample(self) -> dict[str, int]:
         now = {name: memory(pid).rss for name, pid in self._pids.items()}
         self.largest = {name: max(size, self.largest.get(name, 0)) for name, size in now.items()}
         return now
 
-    async def keep_looking(self) -> None:
+    async def keep_sampling(self) -> None:
         while True:
-            self.look()
+            self.sample()
             await asyncio.sleep(0.1)
 
 
@@ -161,9 +161,9 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
             await terminal.ready()
             await terminal.echoes(5.0, 30)
             watched = MemoryWatch(node)
-            figures["rss_before"] = watched.look()
+            figures["rss_before"] = watched.sample()
             figures["echo_alone"] = quantiles(await terminal.echoes(TIMEOUT, most))
-            looking = asyncio.create_task(watched.keep_looking())
+            looking = asyncio.create_task(watched.keep_sampling())
             with reader(gateway.api, path) as process:
                 done = asyncio.create_task(asyncio.to_thread(process.stdout.readline))  # type: ignore[union-attr]
                 times: list[float] = []
@@ -180,7 +180,7 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
                 held = position(agent.pid, path)
                 figures["echo_stopped"] = quantiles(await terminal.echoes(TIMEOUT, most))
                 figures["stopped"] = {
-                    "rss": watched.look(),
+                    "rss": watched.sample(),
                     "read_mib": round(position(agent.pid, path) / MIB, 1),
                     "moved_bytes": position(agent.pid, path) - held,
                 }
@@ -191,10 +191,10 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
 
 def show(figures: dict[str, object]) -> None:
     for name in ("echo_alone", "echo_beside", "echo_stopped", "transfer", "stopped"):
-        say(f"{name:13} {figures[name]}")
+        print_progress(f"{name:13} {figures[name]}")
     for name in ("rss_before", "rss_largest"):
         sizes: dict[str, int] = figures[name]  # type: ignore[assignment]  # made above
-        say(f"{name:13} " + ", ".join(f"{process} {size / MIB:.1f} MiB" for process, size in sizes.items()))
+        print_progress(f"{name:13} " + ", ".join(f"{process} {size / MIB:.1f} MiB" for process, size in sizes.items()))
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-from bench.nodes import BenchGateway, running, say, table
+from bench.nodes import BenchGateway, print_progress, running, table
 from bench.probe import cpu_us
 from support.gateway.steady_commands import Outcome, SteadyCommands
 from support.simulated_fleet import FACTS
@@ -181,7 +181,7 @@ async def measure(agents: int, counts: Sequence[int], folder: Path) -> tuple[lis
         await store.wait_available(10)
         gateway = await asyncio.to_thread(BenchGateway, "lists", valkey.url, folder)
         with running(gateway):
-            say(f"writing {agents:,} agents")
+            print_progress(f"writing {agents:,} agents")
             await fill(store, agents)
             await store.aclose()
             queries = ("limit=1000", "limit=1000&selector=rare%3D1", "limit=1000&state=away")
@@ -194,10 +194,10 @@ async def measure(agents: int, counts: Sequence[int], folder: Path) -> tuple[lis
                     await asyncio.sleep(0.1)
             phases = []
             for count in counts:
-                say(f"commands beside {count} listers")
+                print_progress(f"commands beside {count} listers")
                 phases.append(await phase(count, gateway))
             age = BEAT_AGE.search(await asyncio.to_thread(gateway.get, "/metrics"))
-            say(f"seconds since the node's last heartbeat: {age[1] if age else 'unknown'}")
+            print_progress(f"seconds since the node's last heartbeat: {age[1] if age else 'unknown'}")
             agent.stop()
             await serving
     return walks, phases

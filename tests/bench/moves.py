@@ -27,7 +27,7 @@ from fairlead.agent import Agent, Command
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import say, table
+from bench.nodes import print_progress, table
 from faults.balancer import Balancer
 from support.gateway.process import GatewayProcess
 from support.gateway.steady_commands import Outcome, SteadyCommands
@@ -134,14 +134,14 @@ async def run(moves: int, rate: float, quiet: float, out: Path | None) -> None:
             world = World(Path(name), valkey.url)
             try:
                 await world.start()
-                say(f"{quiet:g} s without a move, {rate:g} commands a second")
+                print_progress(f"{quiet:g} s without a move, {rate:g} commands a second")
                 async with SteadyCommands(
                     world.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate
                 ) as still:
                     await asyncio.sleep(quiet)
                 phases = {"no move": figures(still.outcomes)}
                 for number in range(1, moves + 1):
-                    say(f"move {number} of {moves}")
+                    print_progress(f"move {number} of {moves}")
                     phases[f"move {number}"] = figures(await move(world, rate))
                 twice = sum(count > 1 for count in world.ran.values())
             finally:

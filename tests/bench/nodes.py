@@ -63,7 +63,7 @@ SCALES = {
 }
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -140,7 +140,7 @@ async def across(scale: NodesScale, folder: Path) -> dict[str, list[dict[str, fl
             for name, gateway in (("two nodes", caller), ("one node", holder)):
                 figures[name] = []
                 for in_flight, count in scale.counts:
-                    say(f"commands, {name}, {in_flight} in flight")
+                    print_progress(f"commands, {name}, {in_flight} in flight")
                     figures[name].append(await commands(gateway.api, pids, scale.agents, in_flight, count))
             await fleet.leave()
     return figures
@@ -162,7 +162,7 @@ async def idle(scale: NodesScale, folder: Path) -> list[dict[str, float]]:
             for count in scale.idle:
                 for i, fleet in enumerate(fleets):
                     await fleet.join(count // 2 - len(fleet.agents), prefix=f"idle-{i}")
-                say(f"{count} idle agents, {scale.watched:g} s")
+                print_progress(f"{count} idle agents, {scale.watched:g} s")
                 await asyncio.sleep(6.0)  # a beat of both: what the claims caused is over
                 before, began = await calls(store), time.monotonic()
                 await asyncio.sleep(scale.watched)
@@ -197,7 +197,7 @@ async def spread(scale: NodesScale, folder: Path) -> dict[str, float]:
     async with EmbeddedValkey(folder / "spread") as valkey, TimerWheel(silence=3600) as timer_wheel:
         gateway = BenchGateway("spread", valkey.url, folder, "--workers", str(scale.workers))
         with running(gateway):
-            say(f"{scale.spread} links over {scale.workers} workers")
+            print_progress(f"{scale.spread} links over {scale.workers} workers")
             fleet = SimulatedFleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
             await fleet.join(scale.spread)
             held = [

@@ -39,7 +39,7 @@ WHAT = {
 }
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -91,7 +91,7 @@ def _python(fetch: bool) -> Path | None:
     if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
         return python
     if not fetch:
-        say("!! the Python peers were not installed yet, which this scale does not do: most are left out")
+        print_progress("!! the Python peers were not installed yet, which this scale does not do: most are left out")
         return None
     install = ["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r"]
     for command in ([sys.executable, "-m", "venv", "--clear", str(home)], [str(python), *install, str(REQUIREMENTS)]):
@@ -104,13 +104,13 @@ def _python(fetch: bool) -> Path | None:
 def _node_modules(fetch: bool) -> Path | None:
     """The folder that holds Node's `ws`."""
     if shutil.which("npm") is None or shutil.which("node") is None:
-        say("!! no Node.js here: its peer is left out")
+        print_progress("!! no Node.js here: its peer is left out")
         return None
     modules = CACHE / "node_modules"
     if (modules / "ws").exists():
         return modules
     if not fetch:
-        say("!! ws was not fetched yet, which this scale does not do: its peer is left out")
+        print_progress("!! ws was not fetched yet, which this scale does not do: its peer is left out")
         return None
     CACHE.mkdir(parents=True, exist_ok=True)
     command = ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(CACHE), f"ws@{WS}"]
@@ -126,7 +126,7 @@ def _go_server(fetch: bool) -> Path | None:
     usual = "/usr/local/go/bin"
     go = shutil.which("go", path=f"{os.environ.get('PATH', '')}:{usual}")
     if go is None or not fetch:
-        say("!! no Go here, or nothing is built at this scale: its peer is left out")
+        print_progress("!! no Go here, or nothing is built at this scale: its peer is left out")
         return None
     CACHE.mkdir(parents=True, exist_ok=True)
     return server if _done([go, "build", "-o", str(server), "."], "the Go server cannot be built", source) else None
@@ -135,5 +135,5 @@ def _go_server(fetch: bool) -> Path | None:
 def _done(command: list[str], otherwise: str, folder: Path | None = None) -> bool:
     got = subprocess.run(command, cwd=folder, capture_output=True, timeout=300, check=False)
     if got.returncode:
-        say(f"!! {otherwise}: {got.stderr.decode()[-300:]}; left out")
+        print_progress(f"!! {otherwise}: {got.stderr.decode()[-300:]}; left out")
     return got.returncode == 0

@@ -14,7 +14,7 @@ from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from bench.peers import Peers, say
+from bench.peers import Peers, print_progress
 from bench.probe import BenchProcess, cpu_us, pss
 from bench.rounds import Round, stamped
 from bench.scale import Scale
@@ -101,7 +101,7 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in peers.names}
     for turn in range(scale.rounds):
         for name in peers.names:
-            say(f"2/4 {scale.agents} idle connections, {turn + 1} of {scale.rounds}: {name}")
+            print_progress(f"2/4 {scale.agents} idle connections, {turn + 1} of {scale.rounds}: {name}")
             taken[name].append(await idle(peers, name, scale))
     return {
         name: {figure: statistics.median(one[figure] for one in turns) for figure in turns[0]}
@@ -134,7 +134,7 @@ async def stamps(processes: dict[str, BenchProcess], scale: Scale) -> dict[int, 
         for clients, times in scale.clients:
             taken: dict[str, list[Round]] = {name: [] for name in processes}
             for turn in range(scale.rounds):
-                say(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
+                print_progress(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
                 for name, process in processes.items():
                     taken[name] += [await stamped(process, timer_wheel, clients) for _ in range(times)]
             found[clients] = {name: Round.median(rounds) for name, rounds in taken.items()}

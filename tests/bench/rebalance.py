@@ -31,7 +31,7 @@ from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from bench.moving_agents import PREFIX, MovingAgents, ProbedAgent, above_budget, most_within
-from bench.nodes import say, table
+from bench.nodes import print_progress, table
 from bench.probe import cpu_us
 from faults.balancer import Balancer
 from support.gateway.kubelet import Kubelet, probing
@@ -98,11 +98,11 @@ class RebalanceScene:
         shown = time.monotonic()
         while (linked := len(self.agents.holders)) < self.agents.options.agents:
             if time.monotonic() - shown > 10:
-                say(f"{linked:,} of {self.agents.options.agents:,} agents are linked")
+                print_progress(f"{linked:,} of {self.agents.options.agents:,} agents are linked")
                 shown = time.monotonic()
             await asyncio.sleep(LOOK)
 
-    async def look(self) -> None:
+    async def watch_spread(self) -> None:
         while True:
             if self.spread()[0] > EVEN:
                 self.even_at = None
@@ -133,16 +133,16 @@ async def rebalance(scene: RebalanceScene, probed: ProbedAgent, load: Load) -> d
         SteadyCommands(api, token, sample, "echo", load.rate) as commands,
         SteadyCommands(api, token, ["probed"], "echo", load.probe_rate) as probes,
     ):
-        say(f"{load.quiet:g} s without a move, {load.rate:g} + {load.probe_rate:g} commands a second")
+        print_progress(f"{load.quiet:g} s without a move, {load.rate:g} + {load.probe_rate:g} commands a second")
         before, began = scene.cpu(), time.monotonic()
         await asyncio.sleep(load.quiet)
         idle_cores = (scene.cpu() - before) / (time.monotonic() - began)
         quiet_gap, held_by = unanswered(probes.outcomes), await scene.holder("probed")
-        say("two nodes join")
+        print_progress("two nodes join")
         await scene.start_node()
         await scene.start_node()
         before, began = scene.cpu(), time.monotonic()
-        looking = asyncio.create_task(scene.look())
+        looking = asyncio.create_task(scene.watch_spread())
         plan = await scene.passes.run_until_ended(load.period, LIMIT / 2)
         seconds, used = time.monotonic() - began, scene.cpu() - before
         await asyncio.sleep(LAST)

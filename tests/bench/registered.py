@@ -16,7 +16,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
 
 from bench.api import round_trips
-from bench.peers import Peers, say
+from bench.peers import Peers, print_progress
 from bench.probe import BenchProcess, cpu_us, pin, pss
 from bench.scale import Scale
 from support.simulated_fleet import SimulatedFleet
@@ -49,7 +49,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
                 known = sum([integer(await store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
                 if known != count:
                     raise SystemExit(f"Valkey knows {known} agents, {count} are linked")
-                say(f"   {count} agents registered, {known} known to Valkey")
+                print_progress(f"   {count} agents registered, {known} known to Valkey")
                 result["commands"] = [
                     await commands(process, valkey.pid, api_port, count, 1, scale.alone),
                     await commands(process, valkey.pid, api_port, count, 64, scale.together),

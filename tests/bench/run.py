@@ -18,7 +18,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.peers import Peers, say
+from bench.peers import Peers, print_progress
 from bench.plain import echo, idle_in_turn, stamps
 from bench.probe import pin
 from bench.registered import registered
@@ -43,7 +43,7 @@ async def run(scale: Scale, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as temporary:
         folder = Path(temporary)
         peers = Peers(folder, scale.fetch)
-        say("1/4 the real node with registered agents")
+        print_progress("1/4 the real node with registered agents")
         node = await registered(peers, folder, scale)
         plain = await idle_in_turn(peers, scale)
         echoes: dict[int, dict[str, float]] = {}
@@ -51,7 +51,7 @@ async def run(scale: Scale, out: Path) -> None:
         try:
             stamped_rounds = await stamps(processes, scale)
             for connections in (1, 100, 1000):
-                say(f"4/4 echo over {connections} connections")
+                print_progress(f"4/4 echo over {connections} connections")
                 messages = scale.messages // (5 if connections == 1 else 1)
                 echoes[connections] = await echo(processes, connections, messages, scale.rounds)
         finally:
@@ -64,7 +64,7 @@ async def run(scale: Scale, out: Path) -> None:
         "rounds": {n: {name: asdict(one) for name, one in peers.items()} for n, peers in stamped_rounds.items()},
     }  # fmt: skip
     await asyncio.to_thread(out.write_text, json.dumps(figures, indent=1))
-    say(f"\n{time.monotonic() - started:.0f} s; figures in {out}")
+    print_progress(f"\n{time.monotonic() - started:.0f} s; figures in {out}")
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import BenchGateway, commands, running, say, table
+from bench.nodes import BenchGateway, commands, print_progress, running, table
 from support.otlp_collector import Collector, collecting
 from support.simulated_fleet import SimulatedFleet
 
@@ -65,7 +65,7 @@ async def measure(scale: TracingScale, folder: Path, collector: Collector) -> di
                 await fleets[-1].join(scale.agents)
                 await commands(gateway.api, {"node": gateway.pid}, scale.agents, scale.in_flight, scale.count)  # warm
             for turn in range(scale.rounds):
-                say(f"round {turn + 1} of {scale.rounds}")
+                print_progress(f"round {turn + 1} of {scale.rounds}")
                 await asyncio.sleep(2.5)  # what was exported late is not counted as another's
                 for name, gateway in random.sample(list(gateways.items()), len(gateways)):
                     rounds[name].append(

@@ -31,7 +31,7 @@ SPEC = LinkGatewaySpec(
 )
 
 
-def asked(kind: Type, pod: str | None = None, **more: object) -> Operation:
+def new_operation(kind: Type, pod: str | None = None, **more: object) -> Operation:
     spec = {"gateway": {"name": "edge"}, "type": kind, "pod": pod, **more}
     return read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
 
@@ -51,8 +51,8 @@ def then(operation: Operation, step: Step) -> Operation:
 
 
 A, B, C = pod("a", links=30), pod("b", links=20), pod("c", links=10)
-DRAIN = asked(Type.DRAIN, "a")
-RESTART = asked(Type.RESTART)
+DRAIN = new_operation(Type.DRAIN, "a")
+RESTART = new_operation(Type.RESTART)
 
 
 def test_drain_begins_with_the_eviction_of_its_pod() -> None:
@@ -164,7 +164,7 @@ def test_operation_that_may_not_begin_waits_or_fails(
 
 
 def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() -> None:
-    operation = asked(Type.DRAIN, "a", activeDeadlineSeconds=60)
+    operation = new_operation(Type.DRAIN, "a", activeDeadlineSeconds=60)
     step = next_step(operation, seen(A, B), "", NOW)
     blocked = replace(
         operation, status=msgspec.structs.replace(step.status, message="a cannot be replaced yet: a budget")
@@ -261,7 +261,7 @@ def test_step_for_any_history_keeps_its_invariants(
 
 # -- a Rebalance -------------------------------------------------------------------------------------------
 
-REBALANCE = asked(Type.REBALANCE)
+REBALANCE = new_operation(Type.REBALANCE)
 
 
 def planned(*links: int, operation: str = UID) -> RebalancePlan:
@@ -293,7 +293,7 @@ def test_rebalance_fails_when_links_come_back() -> None:
 
 # -- a Disconnect ------------------------------------------------------------------------------------------
 
-DISCONNECT = asked(Type.DISCONNECT, disconnect={"selector": "env=prod"}, activeDeadlineSeconds=60)
+DISCONNECT = new_operation(Type.DISCONNECT, disconnect={"selector": "env=prod"}, activeDeadlineSeconds=60)
 NOBODY = DisconnectReport(0, 0, 0, 0)
 
 
@@ -360,7 +360,7 @@ def test_disconnect_of_another_operation_is_not_taken_for_this_one() -> None:
 @pytest.mark.parametrize("running", [False, True])
 def test_cancelled_operation_ends_and_does_nothing_more(kind: Type, running: bool) -> None:
     more = {"disconnect": {"agents": ["web-1"]}} if kind is Type.DISCONNECT else {}
-    plain = asked(kind, "a" if kind is Type.DRAIN else None, **more)
+    plain = new_operation(kind, "a" if kind is Type.DRAIN else None, **more)
     if running:
         plain = then(plain, next_step(plain, seen(A, B), "", NOW))
     cancelled = replace(plain, spec=msgspec.structs.replace(plain.spec, cancel=True))

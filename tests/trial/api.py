@@ -117,7 +117,7 @@ class FairleadApi:
         now = time.time()
         if "offset" in told:
             call.repeated = call.repeated or told["offset"] != call.lines
-            call.hear(now, str(told["text"]).rstrip("\n"))
+            call.receive_line(now, str(told["text"]).rstrip("\n"))
         elif isinstance(end := told.get("end"), dict):
             call.end(now, str(end["error"]["code"]) if end["error"] else str(end["state"]))
         elif isinstance(error := told.get("error"), dict):
@@ -162,7 +162,7 @@ class PlainApi:
                         if "end" in told:
                             call.end(time.time(), str(told["end"]))
                         else:
-                            call.hear(time.time(), str(told["line"]))
+                            call.receive_line(time.time(), str(told["line"]))
                 call.fail(time.time(), "a stream without an end")
                 break
             except UNSENT as e:

@@ -52,7 +52,7 @@ class Call:
     record: str = ""
     """What the API said of a lost command when its caller gave up."""
 
-    def hear(self, now: float, line: str) -> None:
+    def receive_line(self, now: float, line: str) -> None:
         """The next line of output, as the agent writes it."""
         self.heard, self.failed = now, 0.0
         if not self.first:

@@ -64,9 +64,9 @@ class Result:
 
     def notes(self) -> list[str]:
         """What the table has no room for, of each chapter that has any."""
-        return [f"{one.name}: {'; '.join(said)}" for one in self.played if (said := list(self._said(one)))]
+        return [f"{one.name}: {'; '.join(lines)}" for one in self.played if (lines := list(self._notes(one)))]
 
-    def _said(self, chapter: Played) -> Iterator[str]:
+    def _notes(self, chapter: Played) -> Iterator[str]:
         if chapter.note:
             yield chapter.note
         failures = Counter[str]()
@@ -76,8 +76,8 @@ class Result:
         if failures:
             yield f"attempts of callers that failed: {', '.join(f'{n:,} {what}' for what, n in failures.most_common())}"
         if used := shares(self.usages, chapter.began, chapter.ended):
-            said = ", ".join(f"{kind} {share:.0%}" for kind, share in used.items() if share >= 0.005)
-            yield f"of the processors' time: {said}"
+            lines = ", ".join(f"{kind} {share:.0%}" for kind, share in used.items() if share >= 0.005)
+            yield f"of the processors' time: {lines}"
 
     def _row(self, chapter: Played) -> list[str]:
         since, until = chapter.began, chapter.ended
@@ -126,8 +126,8 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def tell(result: Result) -> str:
-    said = [
+def table_of(result: Result) -> str:
+    lines = [
         f"### {result.fleet}",
         "",
         f"{result.agents:,} agents, {result.rate():.0f} commands a second that take 20 s each; an agent is inside one "
@@ -138,7 +138,7 @@ def tell(result: Result) -> str:
         *(f"- {note}" for note in result.notes()),
         *(f"- lost: {_trace(call)}" for call in result.lost()[:LOST_SHOWN]),
     ]
-    return "\n".join(said)
+    return "\n".join(lines)
 
 
 def _trace(call: Call) -> str:

@@ -34,7 +34,7 @@ from trial.fleet import GROWTH, Chapter, Fleet, calm
 from trial.links import Link, read_links
 from trial.plain_fleet import PlainFleet
 from trial.programs import AgentPrograms, CallerProgram
-from trial.report import AFTERWARDS, BEFORE, Played, Result, tell
+from trial.report import AFTERWARDS, BEFORE, Played, Result, table_of
 from trial.traffic import Pace
 
 LINKED_TIMEOUT = 300.0
@@ -44,7 +44,7 @@ MOST = 5_000
 """Agents: beyond that, one machine that holds both ends measures itself."""
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
@@ -54,27 +54,27 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[s
     began = time.time()
     cpu = CpuWatch()
     fleet.install()
-    say(f"{fleet.name} is installed")
+    print_progress(f"{fleet.name} is installed")
     programs = AgentPrograms(fleet.host, kind, agents, folder, fleet.agent_environment())
     callers = None
     cpu.start()
     try:
-        say(f"{agents} agents: {calm(fleet, agents, 1, LINKED_TIMEOUT)}")
+        print_progress(f"{agents} agents: {calm(fleet, agents, 1, LINKED_TIMEOUT)}")
         callers = CallerProgram(kind, fleet.url, agents, folder, fleet.caller_environment(), Pace())
         time.sleep(20)  # until the commands are spread over their time
         result.played.append(Played(BEFORE, began, time.time(), [], ""))
         for chapter in fleet.chapters():
             if wanted(chapter.name):
                 result.played.append(played := _play(fleet, chapter))
-                say(f"{played.name}: {played.note}")
+                print_progress(f"{played.name}: {played.note}")
                 if played.note.endswith(STOPPED):
                     break
                 if not (programs.alive() and callers.alive()):
                     raise AssertionError(f"a process with agents or callers has ended: see {folder}")
     except KeyboardInterrupt:
-        say(STOPPED)
+        print_progress(STOPPED)
     finally:
-        say("callers hear their last")
+        print_progress("callers hear their last")
         since = time.time()
         if callers is not None:
             callers.finish()
@@ -159,7 +159,7 @@ def main() -> int:
         parser.error("the trial reads the log of the Ingress of the cluster that `make cluster` starts")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the chapters, and what was played is told
     folder = Path(tempfile.mkdtemp(prefix="trial-"))
-    say(f"logs and raw material in {folder}")
+    print_progress(f"logs and raw material in {folder}")
 
     def wanted(chapter: str) -> bool:
         asked = not options.chapter or chapter == GROWTH or any(word in chapter for word in options.chapter)
@@ -177,8 +177,8 @@ def main() -> int:
             with kube.namespace(namespace):
                 results[kind] = play(make(), kind, options.agents, folder, wanted)
             keep(results[kind], kind, folder)
-            options.out.write_text("\n\n".join(tell(result) for result in results.values()) + "\n")
-            say(f"written: {options.out}")
+            options.out.write_text("\n\n".join(table_of(result) for result in results.values()) + "\n")
+            print_progress(f"written: {options.out}")
     print(options.out.read_text())
     return 1 if "fairlead" in results and results["fairlead"].faults() else 0
 

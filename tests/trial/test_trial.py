@@ -88,7 +88,7 @@ def test_spread_counts_empty_pods() -> None:
 def call(key: str, posted: float, lines: list[str], outcome: str = OK) -> Call:
     made = Call(key, "a", 2, posted)
     for n, line in enumerate(lines):
-        made.hear(posted + n + 1, line)
+        made.receive_line(posted + n + 1, line)
     if outcome == LOST:
         made.fail(posted + 4, "TimeoutError")
         made.give_up(posted + 200)

@@ -1,9 +1,9 @@
 """Reads a table of settings from a TOML file, the environment and flags; the gateway and the agent have a table each.
 
 `setting` describes one setting: how its text is parsed, what is expected in words, its help. `layers` reads the sources
-and puts the later over the earlier. Every error of every source is collected before one ConfigError is raised, because
-a pod that dies eight times for eight typing errors wastes an evening. A name that is not known is an error too: a
-mistyped limit must not silently be the default.
+and puts the later over the earlier. Every error of every source is collected before one ConfigError is raised, so that
+a pod with eight typing errors fails once and not eight times. An unknown name is an error too: a mistyped limit must
+not silently be the default.
 
 It uses the standard library alone: the agent's small install reads its configuration with it.
 """

@@ -123,7 +123,7 @@ class Layers:
         self.provided.update(layer)
 
     def _flattened(self, parsed: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-        """Names with a dot for tables, their values, and what is wrong with their form."""
+        """Of each setting in the file: its name (`table.name` in a table), its value, and the error in its form."""
         for name, raw in parsed.items():
             setting = self._settings.get(name)
             if not isinstance(raw, dict):

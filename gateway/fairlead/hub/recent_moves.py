@@ -18,9 +18,10 @@ CROWDED_PERIOD_MS = 600_000
 nothing."""
 CROWDED_SHARE = 0.85
 """Share of its capacity from which on a node is nearly full: with up to six nodes, it has no room for its part of the
-links of one that fails. To be even is worth no second move, room for those links is."""
+links of one that fails. An even spread is not worth a second move; room for those links is."""
 LEAST_PRUNED = 1_000
-"""Agents from which on those whose time is over are removed, each time that the number has doubled."""
+"""The number of agents at which those whose time is over are removed for the first time, and again whenever it has
+doubled."""
 
 
 class RecentMove(NamedTuple):
@@ -28,7 +29,7 @@ class RecentMove(NamedTuple):
 
     at: int
     returned: bool
-    """It came back to the node that had moved it, as behind a load balancer that pins: to move it again is in vain."""
+    """It came back to the node that had moved it, as behind a load balancer that pins: a move achieves nothing."""
     left: str
     """The lease that it had after the move and before it came here, "" if this is where the move has led it. If that
     node is gone, the agent had to leave it."""

@@ -1,7 +1,7 @@
 """How an attempt to hold a link ended, in words and with its consequences, and the log of the reasons.
 
 `connector` uses both. A reason is logged once and then only at level debug, until an hour has passed or a link was
-welcomed: a gateway that is away for a night must not fill a thousand disks.
+welcomed: an outage of hours must not fill the disks of a fleet.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Owned by the agent. An agent that is to move opens its new link before it closes
 all the time: until the welcome of the new link the old one serves as before, and if an attempt fails, the old one stays
 until the gateway closes it. `dialer` makes the attempts, `backoff` says when.
 
-Close codes from 4500 on, on either link, end it, because the same hello would meet the same end. HTTP refusals that
+Close codes from 4500 on, on either link, end it, because the same hello would be refused again. HTTP refusals that
 somebody has to correct (401, 403, …) do not: they are retried as seldom as the policy allows, because an agent that
 gives up on a mistake in the gateway's configuration could only be brought back by hand, host by host. Those that meet
 a move follow the policy: a single node may be at fault, such as a canary. A 404 is not among them: an ingress answers

@@ -10,8 +10,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 SETTLE = 10.0
-"""Seconds after which all have seen a change of what the operator tells the nodes: a heartbeat (5 s), in which a node
-reads it; two probes (4 s); and the endpoints of the Services."""
+"""Seconds after which a change of the operator's directives has reached nodes and load balancers: a heartbeat (5 s), in
+which a node reads it; two probes (4 s); and the endpoints of the Services."""
 
 
 class Exclusion(StrEnum):

@@ -21,7 +21,7 @@ FINAL_SECONDS = 60
 """The last part of a drain, in which a node waits neither for the budget nor for the end of commands."""
 
 LAG_SECONDS = 5
-"""By so much a drain may be behind its even pace before it overdraws the budget: grants come in batches, and the nodes
+"""How far a drain may fall behind its even pace before it overdraws the budget: grants come in batches, and the nodes
 that drain take turns."""
 
 

@@ -75,7 +75,7 @@ class Reconciler:
         waiting = deque(session for session in self._hub if session.ready)
         reclaimed = lost = 0
         while waiting:
-            if not self._membership.alive:  # other nodes take our agents over now: what we read would be old at once
+            if not self._membership.alive:  # other nodes take our agents over now
                 await asyncio.sleep(random.uniform(0.5, 1.0))
                 continue
             batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
