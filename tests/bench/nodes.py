@@ -30,7 +30,8 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import text
 
 from bench.api import round_trips
-from bench.probe import cpu_us, free_port
+from bench.probe import cpu_us
+from support.free_ports import free_port
 from support.simulated_fleet import SimulatedFleet
 
 TIMEOUT = 60.0

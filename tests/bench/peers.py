@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.probe import BenchProcess, free_port
+from bench.probe import BenchProcess
+from support.free_ports import free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

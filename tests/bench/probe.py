@@ -71,12 +71,6 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {core})
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def cpu_us(pid: int) -> float:
     """CPU time of all threads so far, in microseconds (the scheduler's own count, in nanoseconds)."""
     total = 0

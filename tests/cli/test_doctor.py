@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.cli.processes import CliFleet
 from support.cli.relay import Relay
+from support.free_ports import free_port
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -30,12 +30,6 @@ def checks(done: subprocess.CompletedProcess[bytes]) -> dict[str, dict[str, Any]
     assert (done.returncode == 0) is told["ok"] is all(one["ok"] is True for one in told["checks"])
     last = told["checks"][-1]["target"]
     return {one["name"]: one for one in told["checks"] if one["target"] == last}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def test_doctor_finds_no_fault_in_a_healthy_path(fleet: CliFleet, run: Run) -> None:

@@ -178,6 +178,8 @@ async def test_many_lists_at_once_contain_every_agent_once(
         cursor = ""
         while True:
             answer = await api.http.get("/v1/agents", params={**query, "cursor": cursor})
+            if answer.status_code == 503:
+                continue  # on a busy machine a list may wait longer for its place than it may
             assert answer.status_code == 200, answer.text
             found += answer.json()["agents"]
             if not (cursor := answer.json()["cursor"]):

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -34,6 +33,7 @@ from fairlead_operator.kube.cluster import Cluster, configuration
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import CLUSTER, LEASE, NAMESPACED
 
+from support.free_ports import free_port
 from support.operator_world import OperatorNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,7 +74,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     (folder / "tokens.csv").write_text(f"{ADMIN},admin,1,system:masters\n{OPERATOR},operator,2\n")
     key = folder / "accounts.key"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True, timeout=60)
-    etcd, peer, api = _free_port(), _free_port(), _free_port()
+    etcd, peer, api = free_port(), free_port(), free_port()
     with ExitStack() as stack:
         stack.enter_context(
             _program(
@@ -128,12 +128,6 @@ def _program(folder: Path, name: str, *arguments: str) -> Iterator[subprocess.Po
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(15)
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _kubeconfig(path: Path, port: int, folder: Path, token: str) -> None:

@@ -7,7 +7,6 @@ after its own number. The one-node cluster refuses keys of two hash tags in one 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from itertools import count
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TypeVar
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets
+
+from support.free_ports import free_port
 
 T = TypeVar("T")
 
@@ -78,9 +79,3 @@ class ScriptServer:
         self.run(self.store.aclose())
         self.run(self._server.stop())
         self._loop.close()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
