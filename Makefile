@@ -85,6 +85,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.run
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
+	$(PY) -m bench.handlers
 	$(PY) -m bench.deadlines
 	$(PY) -m bench.lists
 	$(PY) -m bench.tracing

@@ -20,7 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.simulator.policies import POLICIES
 from fairlead_operator.simulator.report import Run
 from fairlead_operator.simulator.scenarios.traces import TRACES
@@ -42,10 +42,11 @@ HEAD = [
 ]  # fmt: skip
 
 
-def spec(agents: int) -> LinkGatewaySpec:
-    """All defaults but the capacity."""
+def spec(agents: int, trace: str = "") -> LinkGatewaySpec:
+    """All defaults but the capacity; and a fleet that should survive the failure of a zone says so."""
     return LinkGatewaySpec(
         image="gateway",
+        scaling=Scaling(zone_tolerance=int(trace == "zone")),
         capacity=LARGE_CAPACITY if agents > LARGE else CAPACITY,
         replicas=Replicas(max=PODS_MOST),
         redis=Redis(url="redis://none"),
@@ -55,7 +56,7 @@ def spec(agents: int) -> LinkGatewaySpec:
 
 def measure(trace: str, agents: int, policy: str, seconds: int) -> dict[str, Any]:
     """The first `seconds` of a trace of one day."""
-    scenario, gateway = TRACES[trace](agents, DAY), spec(agents)
+    scenario, gateway = TRACES[trace](agents, DAY), spec(agents, trace)
     simulation = Simulation(scenario, gateway, POLICIES[policy](gateway, agents), ModelOptions())
     began = time.process_time()
     for _ in range(seconds):

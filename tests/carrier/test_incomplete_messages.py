@@ -26,7 +26,7 @@ async def test_incomplete_messages_share_a_limit(
 ) -> None:
     """Twenty peers withhold the last byte of a megabyte: what is kept has a bound, small messages pass, and when the
     oldest are given up a whole megabyte passes, too."""
-    monkeypatch.setattr(module, "STALE", 2.0)
+    monkeypatch.setattr(module, "STALE", 5.0)
     limit, peers = 4 * MIB, 20
     listeners = await listen(ReadBudget(incomplete=limit))
     withheld = b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + bytes(MIB - 1)
@@ -98,6 +98,9 @@ class Incomplete:
     def release(self, silent: bool) -> None:
         self.released = True
 
+    def cut(self, code: int, reason: str) -> None:
+        self.closing, self.kept = True, 0
+
 
 async def test_incomplete_messages_are_continued_one_per_loop_iteration() -> None:
     """Much data of each may arrive at once: other work must not wait for all of them."""
@@ -113,4 +116,22 @@ async def test_incomplete_messages_are_continued_one_per_loop_iteration() -> Non
             await asyncio.sleep(0)
             released.append(sum(one.released for one in ones))
     assert max(after - before for before, after in itertools.pairwise(released)) <= 2
+    read_scheduler.stop()
+
+
+async def test_the_time_in_which_the_process_did_not_run_makes_no_message_stale() -> None:
+    """A process that was frozen, or got no processor, has read nothing meanwhile: its peers are not late."""
+    now = 1000.0
+    read_scheduler = ReadScheduler(ReadBudget(incomplete=64 << 10), lambda: now)
+    ones: list[Any] = [Incomplete() for _ in range(8)]
+    for one in ones:
+        read_scheduler.read(one, bytes(32 << 10))
+    now += 6 * module.STALE
+    read_scheduler._tick()
+    assert read_scheduler.waiting > 0
+    assert not [one for one in ones if one.closing]
+    for _ in range(int(module.STALE / module.TICK) + 1):
+        now += module.TICK
+        read_scheduler._tick()
+    assert [one for one in ones if one.closing]
     read_scheduler.stop()

@@ -45,8 +45,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         rollout_at=draw(moment),
         stuck=draw(st.sampled_from([NOWHERE, Span(begin, SECONDS)])),
         unreadable=draw(st.sampled_from([NOWHERE, Span(begin, SECONDS)])),
-        crash_at=draw(moment),
-        crashed=draw(st.floats(0, 1)),
+        zone_down=draw(st.sampled_from([NOWHERE, Span(begin, begin + 60)])),
     )
 
 
@@ -79,7 +78,7 @@ def test_every_agent_is_in_exactly_one_state_in_every_second(
 
 
 def figures(seed: int, policy: str) -> Run:
-    scenario = replace(region(700, 600), rollout_at=100, crash_at=500, crashed=0.5)
+    scenario = replace(region(700, 600), rollout_at=100, zone_down=Span(500, 550))
     options = ModelOptions(starts=PodStarts(3, 8), lost_per_day=200, seed=seed)
     run = Run.of(scenario, policy, Simulation(scenario, SPEC, POLICIES[policy](SPEC, 700), options).run())
     return Run(**{**{name: getattr(run, name) for name in run.__struct_fields__}, "cpu_per_decision_ms": 0,

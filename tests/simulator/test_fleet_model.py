@@ -14,7 +14,7 @@ from fairlead.wire.retry import HANDED_OUT_MS, RetryPolicy, after_refusal, first
 from fairlead_operator.api.pod_spec import RollingUpdate
 from fairlead_operator.simulator.arrays import Counts, Shares
 from fairlead_operator.simulator.fleet import pauses, pod_table
-from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
+from fairlead_operator.simulator.fleet.deployment import DOWN, ModelDeployment, PodStarts
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS, LeastConnections, PinningBalancer, RoundRobin
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 from fairlead_operator.simulator.fleet.reconnect_queue import ReconnectQueue
@@ -156,6 +156,19 @@ def test_a_stuck_pod_starts_when_its_span_is_over_and_the_others_as_usual() -> N
         expected = 8 if now < 10 else 9 if 30 <= now < 500 else 10
         assert int(pods.serving.sum()) == expected or 5 <= now < 30
     assert int(pods.serving.sum()) == 10
+
+
+def test_pods_are_spread_over_the_zones_and_none_is_placed_in_one_that_is_down() -> None:
+    pods = PodTable(100)
+    made = ModelDeployment(pods, np.random.default_rng(1), RollingUpdate(), PodStarts(5, 8), zone_down=Span(10, 20))
+    made.begin(7)
+    assert sorted(np.bincount(pods.zone).tolist()) == [2, 2, 3]
+    pods.drop(pods.zone == DOWN)
+    made.reconcile(10, (), by_links=True)
+    assert np.bincount(pods.zone, minlength=3).tolist() == [0, 4, 3]
+    made.replicas = 9
+    made.reconcile(20, (), by_links=True)
+    assert np.bincount(pods.zone, minlength=3).tolist() == [2, 4, 3]
 
 
 def test_pods_start_as_fast_as_the_distribution_says() -> None:

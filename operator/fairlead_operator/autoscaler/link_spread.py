@@ -7,6 +7,7 @@ each should keep. Pure.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
@@ -127,10 +128,12 @@ class LinkSpread:
 def spread_of(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkSpread:
     """Over the pods that are ready and stay."""
     pods = tuple(pod for pod in fleet.pods if pod.ready and not pod.leaving)
-    return LinkSpread(pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference, _reserve(pods, spec))
+    return LinkSpread(
+        pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference, reserve_of(pods, spec)
+    )
 
 
-def _reserve(pods: tuple[PodObservation, ...], spec: LinkGatewaySpec) -> int:
+def reserve_of(pods: Sequence[PodObservation], spec: LinkGatewaySpec) -> int:
     """The links of as many of the fullest pods as may fail, as far as one pod can accept them in time: a node tells its
     agents to spread their first attempts so that one node can accept them."""
     fullest = sorted((pod.links for pod in pods), reverse=True)

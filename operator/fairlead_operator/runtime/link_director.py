@@ -16,6 +16,7 @@ from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.api.gateway_status import DecisionInputs
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics
 from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
+from fairlead_operator.autoscaler.rollout_step import is_paced
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied
@@ -38,9 +39,12 @@ class LinkDirector:
         self._owner = owner
         self._redis = redis
         self._metrics = metrics
-        self._history = RolloutHistory()
+        self.history = RolloutHistory()
+        """What is remembered of the rollout, after the last pass."""
         self._directed_to = ""
         """The revision that was written last, "" when that was withdrawn."""
+        self._limited = False
+        """Whether pods of it leave new links to others of them."""
 
     async def current_revision(self, deployment: Object, conditions: Conditions) -> str:
         """The revision of the Deployment's template, "" while it is not known; sets ReplicaSetsReadable."""
@@ -64,21 +68,29 @@ class LinkDirector:
     ) -> LinkDirection:
         """Writes where new links go, and returns it. `fleet` is what was made of `nodes`, `inputs` are those of this
         pass's decision."""
-        self._history = self._history.observe(fleet, now)
-        direction = direct_links(fleet, inputs, self._history, spec, now)
+        self.history = self.history.observe(fleet, now)
+        direction = direct_links(fleet, inputs, self.history, spec, now, paced=is_paced(fleet, spec))
         if nodes is None or (fleet.rollout and not fleet.revision):
-            pass  # nothing is known: what was written holds until it expires
-        elif direction.revision or self._directed_to:
-            until = nodes.now + VALID_MS if direction.revision else 0
+            return direction  # nothing is known: what was written holds until it expires
+        if direction.revision or self._directed_to:
             try:
-                await self._redis.prefer(PreferredRevision(direction.revision or self._directed_to, until))
+                await self._write(direction, nodes.now)
             except BusUnavailable as e:
                 logger.warning("%s/%s: %s", self._owner.namespace, self._owner.name, e.message)
                 direction = LinkDirection("", "Redis cannot be written")
             self._report(direction, fleet, report)
             self._directed_to = direction.revision
+        self.history = self.history.direct(direction, now)
         self._metrics.links_directed(bool(self._directed_to))
         return direction
+
+    async def _write(self, direction: LinkDirection, now: int) -> None:
+        """`now`: Redis TIME in ms."""
+        until = now + VALID_MS if direction.revision else 0
+        if direction.targets or self._limited:
+            await self._redis.write_rebalance(direction.targets)
+            self._limited = bool(direction.targets)
+        await self._redis.prefer(PreferredRevision(direction.revision or self._directed_to, until))
 
     def _report(self, direction: LinkDirection, fleet: FleetObservation, report: PassReport) -> None:
         if direction.revision and direction.revision != self._directed_to:

@@ -22,6 +22,7 @@ from fairlead_operator.autoscaler.known_exclusions import KnownExclusions
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
+from fairlead_operator.autoscaler.rollout import LinkDirection
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
@@ -55,6 +56,7 @@ from fairlead_operator.runtime.reports.status import (
     set_scaling_conditions,
     writes_scale,
 )
+from fairlead_operator.runtime.rollout_executor import RolloutExecutor, RolloutPass
 from fairlead_operator.runtime.scale_executor import ScaleExecutor
 
 
@@ -81,6 +83,7 @@ class Reconciler:
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
+        self._rollout = RolloutExecutor(cluster, owner)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._disconnect = DisconnectExecutor(self._redis)
         self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
@@ -157,13 +160,15 @@ class Reconciler:
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
-        move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
         canary = await self._canary.observe(CanaryPass(fleet, workload.deployment, workload.pods, spec, report, now))
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         removal = report_removal(decision, spec, report)
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
-        set_fleet_conditions(conditions, decision, fleet, spec, direction)
+        move_rate = await self._set_move_rate(spec, fleet, plan, direction, nodes)
+        seen = RolloutPass(fleet, workload.deployment, direction, self._director.history, move_rate or 0.0, now)
+        step = await self._rollout.execute(seen, spec, conditions)
+        set_fleet_conditions(conditions, decision, fleet, spec, direction, step)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         links = self._links.shown(decision.inputs.live, moving=fleet.rollout or decision.inputs.leaving > 0, now=now)
         return msgspec.structs.replace(
@@ -194,12 +199,17 @@ class Reconciler:
         return replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
 
     async def _set_move_rate(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
+        self,
+        spec: LinkGatewaySpec,
+        fleet: FleetObservation,
+        plan: RebalancePlan,
+        direction: LinkDirection,
+        nodes: NodeMetrics | None,
     ) -> float | None:
         """Writes the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
-        rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
+        rate = fleet_move_rate(fleet, spec.moves, plan.targets or direction.targets, plan.move_limit)
         await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
         self._metrics.set_move_rate(rate)
         return round(rate, 1)
@@ -211,6 +221,8 @@ class Reconciler:
         wanted, refused = children(self._owner, spec, checksum, excluded), []
         try:
             wanted = await self._canary.stage(wanted, spec, report)
+            if not self._canary.running:
+                wanted = await self._rollout.stage(wanted)
         except (NotLeader, ApiServerUnavailable):
             raise
         except FairleadError as e:  # no template is applied while the accepted one is not known

@@ -116,7 +116,7 @@ def _draw_panel(axis: Axes, panel: Panel, runs: Sequence[Run]) -> None:
 
 def _mark_events(axis: Axes, scenario: Scenario) -> None:
     """A vertical line for what happens at a moment, and grey for what lasts."""
-    for second in (scenario.rollout_at, scenario.crash_at):
+    for second in (scenario.rollout_at, scenario.zone_down.begin or None):
         if second is not None:
             axis.axvline(second / 3600, color="#555555", linestyle="dotted", linewidth=1.2)
     for span in (scenario.stuck, scenario.unreadable):

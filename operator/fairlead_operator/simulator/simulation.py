@@ -18,7 +18,7 @@ import numpy as np
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.simulator.arrays import Counts, draw_without_return
 from fairlead_operator.simulator.fleet import pauses
-from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
+from fairlead_operator.simulator.fleet.deployment import DOWN, ModelDeployment, PodStarts
 from fairlead_operator.simulator.fleet.directives import NodeDirectives
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.fleet.moves import FleetMoves
@@ -61,7 +61,9 @@ class Simulation:
         self.queue = ReconnectQueue(rng)
         self.offline = scenario.agents - int(scenario.demand[0])
         """Agents that want no link."""
-        self.deployment = ModelDeployment(self.pods, rng, spec.rolling_update, options.starts, scenario.stuck)
+        self.deployment = ModelDeployment(
+            self.pods, rng, spec.rolling_update, options.starts, scenario.stuck, scenario.zone_down
+        )
         self.measures = Measures(spec.capacity)
         self.cost = PolicyCost()
         self._begin()
@@ -137,15 +139,12 @@ class Simulation:
         """Links that end by themselves, and those of pods that die."""
         pods = self.pods
         lost = draw_without_return(self._rng, pods.links, int(self._rng.binomial(self.linked, self._loss)))
-        if now == self._scenario.crash_at:
-            running = np.flatnonzero(pods.started & pods.staying)
-            dead = self._rng.permutation(running)[: round(len(running) * self._scenario.crashed)]
+        if self._scenario.zone_down.holds(now) and now == self._scenario.zone_down.begin:
+            dead = pods.zone == DOWN
             lost[dead] = pods.links[dead]
             pods.links -= lost
             self._wait(now, lost)
-            gone = np.zeros(len(pods), np.bool_)
-            gone[dead] = True
-            pods.drop(gone)
+            pods.drop(dead)
         else:
             pods.links -= lost
             self._wait(now, lost)
@@ -190,7 +189,7 @@ class Simulation:
         """What the Deployment does in this second. Returns the links that pods closed at once."""
         if now == self._scenario.rollout_at:
             self.deployment.roll_out()
-        told = self.deployment.reconcile(now, self._order.victims, by_links=self._policy.drains)
+        told = self.deployment.reconcile(now, self._order.victims, by_links=self._policy.drains, step=self._order.step)
         if self._policy.drains or not len(told):
             return 0
         closed = np.zeros(len(self.pods), np.int64)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
 from fairlead.agent.commands.command import Command
 from fairlead.agent.commands.handler import Handler, RunsIn
 from fairlead.agent.commands.output import item, result
-from fairlead.agent.commands.processes import ProcessRunner
+from fairlead.agent.commands.processes.process_runner import ProcessRunner
 from fairlead.agent.commands.running import HandlerOutcome
 from fairlead.agent.commands.threads import ThreadRunner
 from fairlead.agent.commands.tracing import handler_span
@@ -27,9 +28,9 @@ logger = logging.getLogger("fairlead.agent")
 
 
 class HandlerExecutor:
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, handlers: Mapping[str, Handler]) -> None:
         self._sender = sender
-        self._processes = ProcessRunner()
+        self._processes = ProcessRunner(handlers)
         self._runners: dict[RunsIn, ThreadRunner | ProcessRunner] = {
             "thread": ThreadRunner(),
             "process": self._processes,
@@ -78,7 +79,7 @@ class HandlerExecutor:
         return b""
 
     async def close(self) -> None:
-        """Wait for the last child processes."""
+        """Wait for the last child processes, and end the fork server."""
         await self._processes.close()
 
 

@@ -68,7 +68,7 @@ class CommandRunner:
         """Commands that the journal does not have yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         """The tasks of handlers, including those of commands that were ended although their handler did not stop."""
-        self._executor = HandlerExecutor(sender)
+        self._executor = HandlerExecutor(sender, handlers)
         self._loop = asyncio.get_running_loop()
 
     # -- called by the session -----------------------------------------------------------------------

@@ -22,8 +22,8 @@ from fairlead.agent.commands.worker_slots import WorkerSlots
 
 logger = logging.getLogger("fairlead.agent")
 
-THREADS = 8
-"""Blocking handlers at once: they mostly wait, and a host has other things to do."""
+THREADS = 32
+"""Blocking handlers at once: they mostly wait. The most that Python's own ThreadPoolExecutor has by default."""
 WAITING = 64
 """Commands that wait for a thread; more are refused as busy."""
 

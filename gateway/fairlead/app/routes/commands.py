@@ -170,6 +170,6 @@ def number(name: str, given: str, most: int, least: int = 0) -> int:
 
 def flag(request: Request, name: str) -> bool:
     given = request.query_params.get(name, "false")
-    if given not in ("true", "false", "1", "0", ""):
+    if given not in ("true", "false"):
         raise InvalidRequest(f"invalid {name} {given[:32]!r}: expected true or false", field=name)
-    return given in ("true", "1", "")
+    return given == "true"

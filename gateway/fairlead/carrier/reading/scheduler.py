@@ -250,9 +250,12 @@ class ReadScheduler:
     def _tick(self) -> None:
         now = self._clock()
         passed, self._ticked = now - self._ticked, now
+        late = max(passed - 2 * TICK, 0.0)  # nothing was read in this time, for which no peer is responsible
         budget = self.budget
         for account in tuple(self._accounts.values()):
             account.used /= 2
+            if account.since:
+                account.since += late
             account.strained = account.strained + min(passed, 2 * TICK) if account.messages < SLICE else 0.0
             account.refill(budget, passed)
             if account.strained >= STRAIN_LIMIT and not account.connection.closing:

@@ -24,6 +24,7 @@ from fairlead_operator.autoscaler.decision import Action, Decision
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
 from fairlead_operator.autoscaler.rollout import LinkDirection
+from fairlead_operator.autoscaler.rollout_step import RolloutStep
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, pod_count, slow_start, why_not_running
 
@@ -134,6 +135,7 @@ def set_fleet_conditions(
     fleet: FleetObservation,
     spec: LinkGatewaySpec,
     direction: LinkDirection,
+    step: RolloutStep,
 ) -> None:
     """Sets CapacityAsRequested, Progressing and Ready."""
     inputs = decision.inputs
@@ -145,7 +147,8 @@ def set_fleet_conditions(
     else:
         conditions.set("CapacityAsRequested", True, "AsRequested")
     if fleet.rollout:
-        message = f"pods are being replaced by those of a new template; {direction.reason}"
+        pace = f"; {step.reason}" if step.paced and not fleet.canary else ""
+        message = f"pods are being replaced by those of a new template{pace}; {direction.reason}"
         conditions.set("Progressing", True, "Rollout", message)
     elif fleet.replicas != inputs.ready or inputs.leaving:
         message = f"{inputs.ready} of {fleet.replicas} pods are ready, {inputs.leaving} are terminating"

@@ -1,7 +1,9 @@
 """The Deployment of a modelled fleet: it creates, replaces and removes pods as Kubernetes does. Owned by `simulation`.
 
 A rollout keeps to `rollingUpdate` of the spec: it creates pods up to the surge, and old ones go as new ones have been
-ready for minReadySeconds; those that are unready go first. A pod that terminates no longer counts.
+ready for minReadySeconds; those that are unready go first. A pod that terminates no longer counts. In a rollout in
+steps the operator says instead how many new pods there may be, and how many old ones terminate. New pods are spread
+over the zones as the Deployment asks the scheduler to: to the zone with the fewest pods of their revision.
 """
 
 from __future__ import annotations
@@ -13,12 +15,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead_operator.api.pod_spec import RollingUpdate
+from fairlead_operator.autoscaler.rollout_step import NOT_PACED, RolloutStep, surge_of
 from fairlead_operator.simulator.arrays import Counts, Flags
-from fairlead_operator.simulator.fleet.pod_table import PodTable
+from fairlead_operator.simulator.fleet.pod_table import FAR, PodTable
 from fairlead_operator.simulator.scenarios.scenario import NOWHERE, Span
 
 P95 = 1.645
 """The 95th percentile of the standard normal distribution."""
+ZONES = 3
+"""Zones of the modelled cluster."""
+DOWN = 0
+"""The one that fails, if one does."""
 NOBODY: Counts = np.zeros(0, np.int64)
 
 
@@ -42,14 +49,14 @@ class ModelDeployment:
         update: RollingUpdate,
         starts: PodStarts,
         stuck: Span = NOWHERE,
+        zone_down: Span = NOWHERE,
     ) -> None:
         self._pods = pods
         self._rng = rng
-        self._surge = update.max_surge
-        self._unavailable = update.max_unavailable
-        self._min_ready = update.min_ready_seconds
+        self._update = update
         self._starts = starts
         self._stuck = stuck
+        self._zone_down = zone_down
         self.replicas = 0
         self.revision = 0
         self._rolling_out = False
@@ -64,7 +71,7 @@ class ModelDeployment:
     def begin(self, replicas: int) -> None:
         """So many pods are ready from the beginning."""
         self.replicas = replicas
-        self._pods.add(np.zeros(replicas, np.int64), self.revision)
+        self._pods.add(np.zeros(replicas, np.int64), self.revision, self._zones(0, replicas))
         self._pods.renew_readiness(0)
 
     def roll_out(self) -> None:
@@ -72,7 +79,7 @@ class ModelDeployment:
         self.revision += 1
         self._rolling_out = True
 
-    def reconcile(self, now: int, victims: Collection[str], *, by_links: bool) -> Counts:
+    def reconcile(self, now: int, victims: Collection[str], *, by_links: bool, step: RolloutStep = NOT_PACED) -> Counts:
         """Creates and removes pods. `victims` go first of those that are ready; then any, or with `by_links` (the pods
         have deletion costs) those with the fewest links. Returns the rows of the pods that begin to leave."""
         pods = self._pods
@@ -85,17 +92,22 @@ class ModelDeployment:
             return NOBODY
         staying = pods.staying
         old = staying & (pods.revision != self.revision)
-        surge, unavailable = self._limits()
+        surge, unavailable = surge_of(self._update, self.replicas)
+        if step.paced:
+            surge = step.ahead
         create = min(self.replicas - int((staying & ~old).sum()), self.replicas + surge - number)
         if create > 0:
             self._create(now, create)
+        if step.paced:
+            going = max(0, int(old.sum()) - step.left) if step.going else 0
+            return self._remove(now, old, going, victims, by_links=by_links)
         return self._remove_old(now, self.replicas - unavailable, victims, by_links=by_links)
 
     def _remove_old(self, now: int, least: int, victims: Collection[str], *, by_links: bool) -> Counts:
         """As `reconcileOldReplicaSets` of Kubernetes: no old pod goes in place of a new one that is not available yet,
         those that are not available go first, and `least` pods stay available."""
         pods = self._pods
-        available = pods.serving & (now - pods.ready_at >= self._min_ready)
+        available = pods.serving & (now - pods.ready_at >= self._update.min_ready_seconds)
         old = pods.staying & (pods.revision != self.revision)
         missing = int((pods.staying & ~old & ~available).sum())
         most = int(pods.staying.sum()) - least - missing
@@ -108,22 +120,25 @@ class ModelDeployment:
             ]
         )
 
-    def _limits(self) -> tuple[int, int]:
-        """maxSurge and maxUnavailable in pods: Kubernetes rounds the one up and the other down, and takes one pod for
-        unavailable when both are 0."""
-        surge = math.ceil(self._pods_of(self._surge))
-        unavailable = math.floor(self._pods_of(self._unavailable))
-        return surge, unavailable if surge or unavailable else 1
-
-    def _pods_of(self, limit: int | str) -> float:
-        return limit if isinstance(limit, int) else self.replicas * int(limit.rstrip("%")) / 100
-
     def _create(self, now: int, number: int) -> None:
         started_at = now + self._starts.draw(self._rng, number)
         if self._stuck.holds(now):
             started_at[0] = max(int(started_at[0]), self._stuck.end)
             self._stuck = NOWHERE
-        self._pods.add(started_at, self.revision)
+        self._pods.add(started_at, self.revision, self._zones(now, number))
+
+    def _zones(self, now: int, number: int) -> Counts:
+        """Where so many new pods are placed."""
+        pods = self._pods
+        present = pods.zone[pods.staying & (pods.revision == self.revision)]
+        counts = np.bincount(present, minlength=ZONES)
+        if self._zone_down.holds(now):
+            counts[DOWN] = FAR
+        placed = np.empty(number, np.int64)
+        for i in range(number):
+            placed[i] = counts.argmin()
+            counts[placed[i]] += 1
+        return placed
 
     def _remove(self, now: int, candidates: Flags, number: int, victims: Collection[str], *, by_links: bool) -> Counts:
         if not number:

@@ -24,7 +24,7 @@ FAR = np.iinfo(np.int64).max
 """A second that does not come, and a number of links that no pod has."""
 COLUMNS: Mapping[str, type[np.generic]] = {
     **dict.fromkeys((
-        "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "target",
+        "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "zone", "target",
         "enough", "accepted", "moved", "left", "recent", "reported_links", "reported_refused", "reported_moved",
         "reported_left", "reported_at",
     ), np.int64),
@@ -49,6 +49,7 @@ class PodTable:
     left_at: Counts
     """Second at which it began to leave, NEVER before."""
     revision: Counts
+    zone: Counts
     target: Counts
     """Links that a rebalance lets it keep, FAR while none runs."""
     enough: Counts
@@ -100,15 +101,16 @@ class PodTable:
     def staying(self) -> Flags:
         return ~self.leaving
 
-    def add(self, started_at: Counts, revision: int) -> None:
-        """New pods, whose start is over at these seconds."""
+    def add(self, started_at: Counts, revision: int, zone: Counts | int = 0) -> None:
+        """New pods, whose start is over at these seconds. `zone`: the one of each, or of all."""
         number = len(started_at)
         first = self._created
         self._created += number
         self.names += [f"pod-{first + i:05d}" for i in range(number)]
         new = {
             "started_at": started_at, "ready_at": started_at, "unready_at": FAR, "left_at": NEVER, "reported_at": NEVER,
-            "revision": revision, "target": FAR, "enough": FAR, "tokens": BURST_SECONDS * self._accept_rate,
+            "revision": revision, "zone": zone, "target": FAR, "enough": FAR,
+            "tokens": BURST_SECONDS * self._accept_rate,
         }  # fmt: skip
         for column in COLUMNS:
             old = getattr(self, column)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead_operator.autoscaler.rollout_step import NOT_PACED, RolloutStep
 from fairlead_operator.simulator.fleet.directives import NO_DIRECTIVES, Directives
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
@@ -42,6 +43,8 @@ class ScaleOrder:
     victims: tuple[str, ...] = ()
     """The pods to remove first. If it is empty, any pods may go."""
     directives: Directives = NO_DIRECTIVES
+    step: RolloutStep = NOT_PACED
+    """How far a rollout goes, if one is in progress or begins."""
 
 
 class ScalingPolicy(ABC):

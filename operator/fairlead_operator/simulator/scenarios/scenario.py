@@ -38,9 +38,8 @@ class Scenario:
     """Neither Redis nor a metrics server answers the autoscaler."""
     cut: Span = NOWHERE
     """The agents that go meanwhile cannot reach the gateway: they do not say goodbye, as those do that are stopped."""
-    crash_at: int | None = None
-    crashed: float = 0.0
-    """Share of the pods that die at `crash_at`."""
+    zone_down: Span = NOWHERE
+    """One zone has failed: its pods die at the beginning, and none is placed there before the end."""
 
     @property
     def seconds(self) -> int:

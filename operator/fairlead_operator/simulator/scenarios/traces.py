@@ -21,8 +21,8 @@ REGION = 0.3
 OUTAGE_SECONDS = 1200
 RETURN_SECONDS = 60
 """Agents that cannot reach the gateway try again at least once in this time (`cap` of the default RetryPolicy)."""
-ZONE = 1 / 3
-"""Share of the pods in one zone of three."""
+ZONE_SECONDS = 3600
+"""For how long a zone is down."""
 
 Trace = Callable[[int, int], Scenario]
 
@@ -76,8 +76,9 @@ def pinning(agents: int, seconds: int) -> Scenario:
 
 
 def zone(agents: int, seconds: int) -> Scenario:
-    text = "a third of the pods dies at the peak"
-    return replace(day(agents, seconds), name="zone", text=text, crash_at=seconds // 2, crashed=ZONE)
+    down = Span(seconds // 2, seconds // 2 + ZONE_SECONDS)
+    text = "at the peak one zone of three fails for an hour"
+    return replace(day(agents, seconds), name="zone", text=text, zone_down=down)
 
 
 _TRACES: tuple[Trace, ...] = (day, region, rollout, stuck_pod, dead_metric, pinning, zone)

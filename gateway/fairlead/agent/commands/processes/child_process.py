@@ -1,17 +1,20 @@
 """What runs in a handler's own process: calls the function, sends what it yields, and ends with the agent.
 
-Started by `processes` through multiprocessing. Items are encoded here, where it costs the event loop nothing. The
-socket also tells that the agent is gone: a thread reads its end and exits the process, because a busy handler would
-not look.
+Called by `fork_server_process` in a process that it has forked. Items are encoded here, where it costs the event loop
+nothing. The socket also tells that the agent is gone: a thread reads its end and exits the process, because a busy
+handler would not look.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import pickle
 import signal
 import socket
 import struct
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,8 +25,8 @@ from fairlead.agent.commands.output import item, octets, result
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT, Error
 
-NICE = 5
-"""Lowers the priority below the agent's, whose heartbeats must not wait for a handler."""
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that the kernel sends to a process when its parent dies, here the fork server."""
 
 READY = b"+"
 """The first byte: the module was imported and the handler found. What fails before is not the handler's fault."""
@@ -40,14 +43,24 @@ class ChildMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_prctl = ctypes.CDLL(None).prctl
 
 
-def main(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> None:
-    """Run the handler; the process ends when this returns."""
+def packed_job(function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> bytes:
+    """What to run, as `main` reads it. Raises what pickle raises."""
+    return _framed(pickle.dumps((function, arguments, streams)))
+
+
+def main(pipe: socket.socket) -> None:
+    """Run the handler that comes through the pipe; the process ends when this returns."""
     os.setsid()
-    os.nice(NICE)
+    _prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe.setblocking(True)
+    job = _received(pipe)
+    if job is None:
+        return  # the command is over already
+    function, arguments, streams = pickle.loads(job)
     pipe.sendall(READY)
     threading.Thread(target=_exit_with_the_agent, args=(pipe,), daemon=True).start()
     try:
@@ -59,7 +72,17 @@ def main(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str,
     except (Exception, SystemExit) as e:
         logger.exception("a handler failed")
         last = ChildMessage(error=CommandError("handler_failed", f"{type(e).__name__}: {e}").to_wire())
+    flush_output()  # now, since the process is killed when the agent has the result
     _send(pipe, last)
+
+
+def flush_output() -> None:
+    """What was printed goes where the agent's own output goes."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            pass  # it is closed, or leads nowhere
 
 
 def _run(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> bytes:
@@ -76,9 +99,21 @@ def _run(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str,
             _send(pipe, ChildMessage(kind, made[start : start + CHUNK_LIMIT]))
 
 
+def _framed(data: bytes) -> bytes:
+    return struct.pack("!I", len(data)) + data
+
+
 def _send(pipe: socket.socket, report: ChildMessage) -> None:
-    data = _encode(report)
-    pipe.sendall(struct.pack("!I", len(data)) + data)
+    pipe.sendall(_framed(_encode(report)))
+
+
+def _received(pipe: socket.socket) -> bytes | None:
+    """What was framed, or None at the end of the stream."""
+    with pipe.makefile("rb") as file:
+        head = file.read(4)
+        size = struct.unpack("!I", head)[0] if len(head) == 4 else 0
+        data = file.read(size)
+    return data if data and len(data) == size else None
 
 
 def _exit_with_the_agent(pipe: socket.socket) -> None:

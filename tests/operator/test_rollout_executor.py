@@ -1,0 +1,249 @@
+"""A rollout in steps on a real API server: what the Deployment's controllers make of each step.
+
+The controllers are real, the kubelets are played: a pod runs when the test says so, and terminates when it says so.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from fairlead.fleet.directives.preferred_revision import PreferredRevisions
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+from fairlead_operator.kube.workload_status import is_terminating, revision_of
+from fairlead_operator.resources.deployment import HELD_SECONDS
+from fairlead_operator.runtime.reconciler import Reconciler
+
+from support.operator_world import OperatorNamespace, condition
+
+LINKS = 600
+SPEC: Object = {
+    "replicas": {"min": 4, "max": 10},
+    "moves": {"maxPerSecond": 5},  # 1,000 links before the last minute of a drain; four pods have 2,400
+    "rollingUpdate": {"minReadySeconds": 0},
+}
+
+
+class SteppedRollout:
+    """A fleet of four pods, and the kubelets and nodes of all pods that there are."""
+
+    def __init__(self, world: OperatorNamespace) -> None:
+        self.world = world
+        self.links: dict[str, int] = {}
+        """Of each pod whose node reports."""
+        self.old: list[str] = []
+        self.reconciler: Reconciler
+
+    async def start(self, **spec: object) -> SteppedRollout:
+        world = self.world
+        self.reconciler = world.reconciler(await world.gateway(**{**SPEC, **spec}))
+        await world.reconcile(self.reconciler)
+        await self.reconcile()  # a new fleet begins with one pod
+        self.old = await world.run_pods(4)
+        for name in self.old:
+            await world.place(name)
+        self.links = dict.fromkeys(self.old, LINKS)
+        await self.reconcile(2)
+        return self
+
+    async def reconcile(self, passes: int = 1) -> Object:
+        status: Object = {}
+        for _ in range(passes):
+            for name, links in self.links.items():
+                await self.world.beat(name, links)
+            status = await self.world.reconcile(self.reconciler)
+        return status
+
+    async def change(self) -> None:
+        patch = {"spec": {"image": "fairlead/gateway:next"}}
+        await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", patch)
+
+    async def staying(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in await self.world.pods() if not is_terminating(pod)]
+
+    async def terminating(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in await self.world.pods() if is_terminating(pod)]
+
+    async def new(self, count: int) -> list[str]:
+        """The new pods, once there are so many; they become ready and report."""
+
+        async def made() -> list[str] | None:
+            found = [name for name in await self.staying() if name not in self.old]
+            return found if len(found) == count else None
+
+        names: list[str] = await self.world.until(f"{count} new pods", made)
+        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        for name in names:
+            if name not in self.links:
+                await self.world.run(name, since=now)
+                await self.world.place(name)
+                self.links[name] = 0
+        return names
+
+    async def limits(self) -> tuple[object, object, int]:
+        spec = (await self.world.deployment())["spec"]
+        update = spec["strategy"]["rollingUpdate"]
+        return update["maxSurge"], update["maxUnavailable"], spec.get("minReadySeconds", 0)
+
+    async def drained(self, name: str, to: list[str]) -> None:
+        """The links of a pod that terminates are on others, and it is gone."""
+        moved = self.links.pop(name)
+        for i, other in enumerate(to):
+            self.links[other] += moved // len(to) + (i < moved % len(to))
+        await self.world.beat(name, 0)
+        await self.world.end(name)
+
+
+async def test_old_pods_terminate_as_fast_as_the_budget_moves_their_links(world: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(world).start()
+    assert await rollout.limits() == ("100%", 0, 0)
+    await rollout.change()
+    await rollout.reconcile()
+    assert await rollout.limits() == (3, 0, HELD_SECONDS)
+    new = await rollout.new(3)
+    status = await rollout.reconcile()
+    assert await rollout.terminating() == [], "load balancers have not noticed yet where new links go"
+    assert (await PreferredRevisions(world.store).read()).name
+    assert status["phase"] == "RollingOut"
+
+    status = await rollout.reconcile()
+    (first,) = await rollout.terminating()
+    assert first in rollout.old
+    assert await rollout.limits() == (3, 0, HELD_SECONDS), "nothing terminates that no pass has asked for"
+    held, reason, message = condition(status, "RolloutWithinBudget")
+    assert (held, reason) == ("True", "WithinBudget")
+    assert message == (
+        "4 pods of old templates are left, and 1 may terminate now: 0 links are moving, and the budget is 5 per second"
+    )
+    await rollout.new(4)
+
+    rollout.links[first] = 500
+    await rollout.reconcile(2)
+    assert await rollout.terminating() == [first], "its links and those of another one are more than 1,000"
+    rollout.links[first] = 300
+    await rollout.reconcile()
+    assert len(await rollout.terminating()) == 2
+
+    while going := [name for name in await rollout.terminating() if name in rollout.links]:
+        new = await rollout.new(4)
+        for name in going:
+            await rollout.drained(name, new)
+        status = await rollout.reconcile()
+        assert len(await rollout.terminating()) <= 2
+    status = await rollout.reconcile(2)
+    assert sorted(await rollout.staying()) == sorted(new)
+    assert await rollout.limits() == ("100%", 0, 0)
+    assert condition(status, "Progressing")[0] == "False"
+    assert [one["type"] for one in status["conditions"] if one["type"] == "RolloutWithinBudget"] == []
+
+
+async def test_new_pods_with_their_share_leave_new_links_to_the_others(world: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(world).start()
+    await rollout.change()
+    await rollout.reconcile()
+    first, full, other = await rollout.new(3)
+    rollout.links |= dict.fromkeys(rollout.old, 450) | {full: LINKS}
+    await rollout.reconcile()
+    targets = {name: await RebalanceTargets(world.store).read(name) for name in (first, full, other, *rollout.old)}
+    limit = RebalanceTarget(1000, LINKS)
+    assert targets == dict.fromkeys(targets) | {full: limit, other: limit}, "one takes new links whatever happens"
+
+
+async def test_a_rollout_stands_still_without_an_operator_and_the_next_leader_goes_on(
+    world: OperatorNamespace,
+) -> None:
+    rollout = await SteppedRollout(world).start()
+    await rollout.change()
+    await rollout.reconcile()
+    await rollout.new(3)
+    await rollout.reconcile(2)
+    (first,) = await rollout.terminating()
+    await rollout.drained(first, await rollout.new(4))
+    assert len(await rollout.staying()) == 7, "three old pods and four new ones serve, and none of them may terminate"
+    rollout.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    await rollout.reconcile()
+    assert await rollout.limits() == (3, 0, HELD_SECONDS)
+    assert await rollout.terminating() == []
+    await rollout.reconcile()
+    assert len(await rollout.terminating()) == 1
+
+
+async def test_another_change_of_the_template_terminates_no_more_than_the_surge(world: OperatorNamespace) -> None:
+    """By hand and in the middle of a rollout, so that the operator sees it only in its next pass."""
+    rollout = await SteppedRollout(world).start()
+    await rollout.change()
+    await rollout.reconcile()
+    await rollout.new(3)
+    await rollout.reconcile(2)
+    (first,) = await rollout.terminating()
+    before = await rollout.new(4)
+    await rollout.drained(first, before)
+    annotations = {"kubectl.kubernetes.io/restartedAt": "now"}
+    template: Object = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
+    await world.admin.patch("Deployment", world.namespace, "edge", template)
+
+    async def made() -> bool:
+        pods = [pod for pod in await world.pods() if not is_terminating(pod)]
+        return len({revision_of(pod) for pod in pods}) == 3 or len(pods) == 4
+
+    await world.until("pods of the third template", made)
+    assert len(set(await rollout.staying()) & {*rollout.old, *before}) >= 4
+
+
+@pytest.mark.parametrize("mode", ["DryRun", "External"])
+async def test_every_mode_keeps_to_the_budget(world: OperatorNamespace, mode: str) -> None:
+    rollout = await SteppedRollout(world).start()
+    patch = {"spec": {"scaling": {"mode": mode}}}
+    await world.admin.patch("LinkGateway", world.namespace, "edge", patch)
+    await rollout.change()
+    await rollout.reconcile()
+    await rollout.new(3)
+    await rollout.reconcile(2)
+    assert len(await rollout.terminating()) == 1
+    if mode == "External":  # somebody scales in the middle of it
+        await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
+        await world.until("a pod more", lambda: _count(rollout, 8))
+        await rollout.reconcile()
+        assert len(await rollout.terminating()) == 1
+
+
+async def _count(rollout: SteppedRollout, pods: int) -> bool:
+    return len(await rollout.staying()) == pods
+
+
+async def test_a_pod_that_the_budget_cannot_empty_is_reported(world: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(world).start()
+    await rollout.change()
+    await rollout.reconcile()
+    new = await rollout.new(3)
+    await rollout.reconcile()
+
+    async def slow() -> Object:
+        for name in new:
+            await world.beat(name, 0, spare_accept_rate=1.0)
+        for name in rollout.old:
+            await world.beat(name, LINKS, excluded_by="rollout")
+        return await world.reconcile(rollout.reconciler)
+
+    await slow()
+    status = await slow()
+    held, reason, message = condition(status, "RolloutWithinBudget")
+    assert (held, reason) == ("False", "PodTooFull")
+    assert message.startswith(
+        "an old pod has 600 links, and the budget of 0.5 moves per second empties one of at most 100"
+    )
+    assert len(await rollout.terminating()) == 1, "one at a time goes all the same"
+
+
+async def test_without_the_right_to_list_replica_sets_the_deployment_replaces_the_pods(
+    world: OperatorNamespace,
+) -> None:
+    rollout = await SteppedRollout(world).start()
+    await world.allow(*NAMESPACED, *LEASE, without=("replicasets", "list"))
+    await rollout.change()
+    await rollout.reconcile(2)
+    assert await rollout.limits() == ("100%", 0, 0)
