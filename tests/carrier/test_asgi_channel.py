@@ -161,6 +161,7 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
     assert sizes == [64 << 10] * 300
 
 
+@pytest.mark.timeout(300)  # two million messages: a busy machine took twenty times as long as a quiet one
 async def test_the_number_of_empty_messages_is_bounded(serve: Serve, dial: Dial, until: Until) -> None:
     go = asyncio.Event()
     count = 0
@@ -179,9 +180,9 @@ async def test_the_number_of_empty_messages_is_bounded(serve: Serve, dial: Dial,
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(raw.writer.drain(), 0.3)
     go.set()
-    await asyncio.wait_for(raw.writer.drain(), 30)
+    await asyncio.wait_for(raw.writer.drain(), 250)
     raw.send(FIN | CLOSE)
-    await asyncio.wait_for(app.ended.wait(), 30)
+    await asyncio.wait_for(app.ended.wait(), 250)
     assert count == 2_000_000
 
 

@@ -53,16 +53,19 @@ class ServerConfig(uvicorn.Config):
         *,
         context: ConnectionContext,
         poller: Poller | None,
+        direct: DirectEndpoint | None,
         admission: Admission,
         proxies: TrustedProxies,
         request_timeout: float,
         body_timeout: float,
         **options: Any,
     ) -> None:
-        super().__init__(app, http=HttpConnection, ws=WebSocketUpgrade, **options)
+        super().__init__(
+            app, http=HttpConnection, ws=WebSocketUpgrade, interface="asgi3", server_header=False, **options
+        )
         self.context = context
         self.poller = poller
-        self.direct: DirectEndpoint | None = None
+        self.direct = direct
         self.admission = admission
         self.proxies = proxies
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
@@ -97,14 +100,14 @@ def config(
 
     With a `path`, the server listens on a Unix socket there; a `Server` that is given sockets listens only on those.
     Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
-    and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`), and those that
-    `direct` takes never have one (see `LinkAcceptor`); TLS and Unix sockets need one. Servers may share one
-    `admission`. `trusted_proxies` are those of `TrustedProxies`. uvicorn waits `stop_timeout` seconds after `on_stop`.
+    and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`) or never have one, if
+    `direct` takes them (see `LinkAcceptor`). Servers may share one `admission`. uvicorn waits `stop_timeout` seconds.
     """
-    made = ServerConfig(
+    return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
         poller=Poller() if epoll and AVAILABLE else None,
+        direct=None if path or ssl or access_log else direct,
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,
@@ -115,16 +118,11 @@ def config(
         loop=loop,
         log_config=None,
         access_log=access_log,
-        server_header=False,
         proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
-        interface="asgi3",
     )
-    if path is None and ssl is None and not access_log:  # whose connections uvicorn has to see
-        made.direct = direct
-    return made
 
 
 def _bind(host: str, port: int) -> socket.socket:
