@@ -6,17 +6,20 @@
 # without a name, without a shell, and write nothing: the root file system may be read-only.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
 
+# The venvs have no pip: that of the base installs into them.
 FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY requirements/build.txt requirements/
-RUN python3 -m venv /build \
- && /build/bin/python -I -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+RUN python3 -m venv --without-pip /build \
+ && python3 -m pip --python /build/bin/python install --quiet --disable-pip-version-check --no-cache-dir --no-compile \
+        --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
-RUN /build/bin/python -I -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w /wheel .
+RUN python3 -m pip --python /build/bin/python wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+        -w /wheel .
 
-# The venvs have no pip: that of the base installs into them. They keep the bytecode, for a start without writing any.
+# They keep the bytecode, for a start without writing any.
 FROM ${PYTHON_IMAGE} AS gateway-venv
 COPY requirements/gateway.txt /source/
 RUN python3 -m venv --without-pip /opt/fairlead \

@@ -43,6 +43,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count:5} × {reason}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the processors busy to the end: long tests that mostly wait begin early. Those with an API server are in a
+    row, because each process that runs one has a server of its own until it ends."""
+
+    def is_short(item: pytest.Item) -> bool:
+        return item.get_closest_marker("long") is None
+
+    with_api_server = {item: None for item in items if "control_plane" in getattr(item, "fixturenames", ())}
+    if with_api_server:
+        place = items.index(next(iter(with_api_server)))
+        items[:] = [item for item in items if item not in with_api_server]
+        items[place:place] = sorted(with_api_server, key=is_short)
+    items.sort(key=lambda item: is_short(item) or item in with_api_server)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals_of_children() -> None:
     """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""

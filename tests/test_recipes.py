@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.clone import ROOT, clean_environment, clone_into
+from support.clone import ROOT, bring_bytecode, clean_environment, clone_into
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -328,6 +328,7 @@ def test_a_recipe_names_every_file_of_the_change_and_its_commands_pass(heading: 
     clone_into(tmp_path)
     _run(tmp_path, "git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm start")
     _run(tmp_path, f"{sys.executable} -I requirements/install.py dev")
+    bring_bytecode(tmp_path)
     for file, old, new in recipe.edits:
         path = tmp_path / file
         if old:
@@ -346,20 +347,20 @@ def test_a_recipe_names_every_file_of_the_change_and_its_commands_pass(heading: 
 
     _run(tmp_path, f"git checkout -q HEAD -- {recipe.held}")
     with pytest.raises(AssertionError, match=r"\d failed"):
-        _run_all(tmp_path, section)
+        _run_all(tmp_path, section, PYTEST_ADDOPTS="--exitfirst")
 
 
-def _run_all(folder: Path, section: str) -> str:
+def _run_all(folder: Path, section: str, **variables: str) -> str:
     (block,) = re.findall(r"(?ms)^```sh\n(.*?)^```", section)
-    return "".join(_run(folder, command) for command in block.splitlines())
+    return "".join(_run(folder, command, **variables) for command in block.splitlines())
 
 
-def _run(folder: Path, command: str) -> str:
+def _run(folder: Path, command: str, **variables: str) -> str:
     done = subprocess.run(
         ["bash", "-c", command],
         cwd=folder,
         # CI=1 asks for programs that this clone has not built.
-        env={name: value for name, value in clean_environment().items() if name != "CI"},
+        env={name: value for name, value in clean_environment().items() if name != "CI"} | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

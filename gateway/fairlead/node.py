@@ -24,6 +24,7 @@ from fairlead.errors import ConfigError
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
+from fairlead.routing.membership.key_types import KeyTypes
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.gauges import watch_links, watch_moves, watch_reading, watch_redis, watch_tracing
 from fairlead.routing.routing import Routing
@@ -72,6 +73,7 @@ class Node:
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
         )
         self._inbox.on_doorbells = self.routing.doorbells.handle
+        self._store.on_wrong_type = KeyTypes(self._store).check
         # A server that was killed may have lost its last moment, and with it claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []

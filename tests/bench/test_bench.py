@@ -95,6 +95,7 @@ def test_the_simulators_cost_at_a_tiny_scale(tmp_path: Path) -> None:
     assert all(run["seconds"] == 60 and run["most_pods"] >= 2 and run["cpu_per_day_s"] > 0 for run in figures)
 
 
+@pytest.mark.long
 def test_two_nodes_that_join_get_their_share_at_a_tiny_scale(tmp_path: Path) -> None:
     """The operator waits for half a minute before links move, and load balancers for ten seconds."""
     out = tmp_path / "figures.json"

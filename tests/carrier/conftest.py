@@ -23,13 +23,19 @@ from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
+from fairlead.carrier.client import connect
 from fairlead.carrier.connection_context import ConnectionContext
+<<<<<<< HEAD
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
+=======
+from fairlead.carrier.epoll.poller import AVAILABLE
+>>>>>>> main
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
+from support.carrier.clients import Connect, PolledClients
 from support.carrier.listeners import ListenerFactory, RecordingListener
 from support.carrier.raw_client import TIMEOUT, RawClient
 from support.carrier.scheduled_listeners import Listen, ScheduledListeners
@@ -259,3 +265,16 @@ def listen(serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel) -> 
         return listeners
 
     return start
+
+
+@pytest_asyncio.fixture(loop_scope="module", name="connect", params=["transport", "poller"])
+async def connect_fixture(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Opens a client's connection, once on a transport of the event loop and once on a poller."""
+    if request.param == "transport":
+        yield connect
+        return
+    if not AVAILABLE:
+        pytest.skip("epoll is Linux's")
+    clients = PolledClients()
+    yield clients
+    clients.poller.close()

@@ -15,10 +15,10 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from websockets.asyncio.server import ServerConnection
 
-from fairlead.carrier.client import connect
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.timer_wheel import TimerWheel
 
+from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Serve, Until
 from support.scripted_server import accept, scripted
@@ -30,7 +30,7 @@ MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b
 
 
 async def test_client_talks_to_our_server(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None, connect: Connect
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
     listener = RecordingListener()
@@ -48,7 +48,7 @@ async def test_client_talks_to_our_server(
 
 
 async def test_client_talks_to_a_server_of_the_websockets_library(
-    timer_wheel: TimerWheel, until: Until, no_errors: None
+    timer_wheel: TimerWheel, until: Until, no_errors: None, connect: Connect
 ) -> None:
     async def echo(peer: ServerConnection) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
@@ -78,7 +78,7 @@ async def test_client_talks_to_a_server_of_the_websockets_library(
         assert other.closed == [(4321, "by the server")]
 
 
-async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerWheel) -> None:
+async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerWheel, connect: Connect) -> None:
     seen: dict[str, Any] = {}
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -103,7 +103,9 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerW
     connection.abort()
 
 
-async def test_frames_that_arrive_with_the_answer_are_not_lost(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_frames_that_arrive_with_the_answer_are_not_lost(
+    timer_wheel: TimerWheel, until: Until, connect: Connect
+) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
@@ -116,7 +118,7 @@ async def test_frames_that_arrive_with_the_answer_are_not_lost(timer_wheel: Time
     assert listener.closed == [(4001, "")]
 
 
-async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, until: Until, connect: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
@@ -128,7 +130,9 @@ async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, un
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_too_large_for_the_client_closes_with_1009(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_a_message_too_large_for_the_client_closes_with_1009(
+    timer_wheel: TimerWheel, until: Until, connect: Connect
+) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
@@ -140,7 +144,7 @@ async def test_a_message_too_large_for_the_client_closes_with_1009(timer_wheel: 
     assert listener.closed[0][0] == 1009
 
 
-async def test_each_frame_has_a_new_mask(timer_wheel: TimerWheel) -> None:
+async def test_each_frame_has_a_new_mask(timer_wheel: TimerWheel, connect: Connect) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -160,7 +164,9 @@ async def test_each_frame_has_a_new_mask(timer_wheel: TimerWheel) -> None:
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket_is_disconnected(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_a_server_that_never_closes_the_socket_is_disconnected(
+    timer_wheel: TimerWheel, until: Until, connect: Connect
+) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 

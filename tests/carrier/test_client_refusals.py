@@ -11,10 +11,10 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
-from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
+from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import Serve, Until
 from support.scripted_server import scripted
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 426, 429, 500, 503])
 async def test_a_refused_upgrade_has_status_headers_and_body(
-    serve: Serve, timer_wheel: TimerWheel, status: int
+    serve: Serve, timer_wheel: TimerWheel, status: int, connect: Connect
 ) -> None:
     async def endpoint(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"why" * 3000, status, {"retry-after": "12"}))
@@ -46,7 +46,9 @@ async def test_a_refused_upgrade_has_status_headers_and_body(
         b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nhello",
     ],
 )
-async def test_a_refusal_is_read_though_the_connection_stays_open(timer_wheel: TimerWheel, answer: bytes) -> None:
+async def test_a_refusal_is_read_though_the_connection_stays_open(
+    timer_wheel: TimerWheel, answer: bytes, connect: Connect
+) -> None:
     """A proxy may keep the connection: its end is no signal, and waiting for it would cost the whole
     timeout.
     """
@@ -79,7 +81,9 @@ async def test_a_refusal_is_read_though_the_connection_stays_open(timer_wheel: T
         (b"HTTP/1.1 101 x\r\nX: " + b"y" * 20_000, "more than 16384 bytes"),
     ],
 )
-async def test_an_answer_that_is_not_http_is_refused(timer_wheel: TimerWheel, answer: bytes, words: str) -> None:
+async def test_an_answer_that_is_not_http_is_refused(
+    timer_wheel: TimerWheel, answer: bytes, words: str, connect: Connect
+) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -90,7 +94,7 @@ async def test_an_answer_that_is_not_http_is_refused(timer_wheel: TimerWheel, an
             await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
 
 
-async def test_a_port_where_nobody_listens_is_reported(timer_wheel: TimerWheel) -> None:
+async def test_a_port_where_nobody_listens_is_reported(timer_wheel: TimerWheel, connect: Connect) -> None:
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefused, match="cannot be reached") as refused:
@@ -99,14 +103,14 @@ async def test_a_port_where_nobody_listens_is_reported(timer_wheel: TimerWheel) 
     assert isinstance(refused.value.__cause__, OSError)
 
 
-async def test_a_host_name_that_does_not_exist_is_reported(timer_wheel: TimerWheel) -> None:
+async def test_a_host_name_that_does_not_exist_is_reported(timer_wheel: TimerWheel, connect: Connect) -> None:
     with pytest.raises(ConnectionRefused, match="cannot be reached"):
         await connect("ws://no-such-host.invalid/", RecordingListener(), timer_wheel=timer_wheel)
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])
 async def test_an_answer_that_does_not_come_in_time_is_reported(
-    timer_wheel: TimerWheel, when: str, until: Until
+    timer_wheel: TimerWheel, when: str, until: Until, connect: Connect
 ) -> None:
     gone = asyncio.Event()
 
@@ -125,7 +129,7 @@ async def test_an_answer_that_does_not_come_in_time_is_reported(
         await asyncio.wait_for(gone.wait(), 20)
 
 
-async def test_cancelling_connect_closes_the_connection(timer_wheel: TimerWheel) -> None:
+async def test_cancelling_connect_closes_the_connection(timer_wheel: TimerWheel, connect: Connect) -> None:
     here, gone = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,6 +149,6 @@ async def test_cancelling_connect_closes_the_connection(timer_wheel: TimerWheel)
 
 
 @pytest.mark.parametrize("url", ["http://x/", "ws:///path", "x", "ws://user:secret@host/", ""])
-async def test_invalid_urls_are_refused(timer_wheel: TimerWheel, url: str) -> None:
+async def test_invalid_urls_are_refused(timer_wheel: TimerWheel, url: str, connect: Connect) -> None:
     with pytest.raises(ValueError, match="not a ws://"):
         await connect(url, RecordingListener(), timer_wheel=timer_wheel)

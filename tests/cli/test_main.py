@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,8 +75,23 @@ def test_help_lists_the_exit_codes(run: Run) -> None:
 def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
             yield from helps(one, (*path, name))
+
+
+def test_a_start_imports_its_own_command_alone() -> None:
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from fairlead.cli.main import cli\n"
+        "assert CliRunner().invoke(cli, ['exec', '--help']).exit_code == 0\n"
+        "print(*sorted(name for name in sys.modules if name.startswith('fairlead.cli.commands.')))"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["fairlead.cli.commands.exec"]
 
 
 @pytest.mark.parametrize(("path", "command"), list(helps(cli)))

@@ -200,3 +200,20 @@ def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) ->
         assert costs[0] == {"evalsha": 1, "time": 1, "hget": 1, "hset": 1, "pexpire": 1, "zadd": 1, "zrange": 1}
     finally:
         world.close()
+
+
+def test_row_of_another_type_harms_only_its_own_node(world: ScriptServer, caplog: pytest.LogCaptureFixture) -> None:
+    load, (good, bad) = NodeRows(world.store), (f"{next(world.names)}-{kind}" for kind in ("good", "bad"))
+    for node in (good, bad):
+        assert world.run(load.renew(node, "a", {"state": "serving"}, begin=True))[0]
+    world.submit("SET", schema.node_key(bad), "a note")
+    try:
+        now = world.run(world.time())
+        for table in (world.run(load.read_all(now, 0)), world.run(load.refresh(NodeTable({}), now, 0))):
+            assert {good} == {row.node for row in table.rows()} & {good, bad}
+        assert world.run(load.look_up(bad))[0] is None
+        assert schema.node_key(bad) in caplog.text
+    finally:
+        world.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a")
+        for node in (good, bad):
+            world.submit("DEL", schema.node_key(node))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.hub.hub import Hub
 from fairlead.hub.totals import Totals
 from fairlead.routing.moves.leaving_links import LATE, LeavingLinks
+from fairlead.wire.close_codes import CloseCode
 
 from support.hub.linked_session import greeted, linked
 
@@ -48,4 +50,25 @@ def test_links_without_a_welcome_go_at_their_slots() -> None:
     leaving.add(ready, 0.5, 0.0)
     assert list(leaving.take_late(GRACE, 0.4)) == []
     assert list(leaving.take_late(GRACE, 0.6)) == [early]
-    assert (len(leaving), leaving.open) == (1, 1)
+    assert len(leaving) == 1
+
+
+def test_link_that_is_being_closed_is_present_until_its_connection_is_over() -> None:
+    leaving, hub = LeavingLinks(0.0), Hub()
+    sessions = [linked(hub.totals, f"agent-{i}")[0] for i in range(3)]
+    for session in sessions:
+        hub.add(session)
+    told, here, other = sessions
+    for session in (told, here):
+        leaving.add(session, 0.0, 0.0)
+    assert leaving.present(hub) == 2
+    for now in range(1, 12):
+        for late in leaving.take_late(GRACE, float(now)):
+            late.close(CloseCode.RESTART, "late")
+    assert (len(leaving), leaving.present(hub), len(hub)) == (0, 2, 3), "the agents do not answer"
+    hub.remove(told)
+    assert (leaving.present(hub), len(hub)) == (1, 2)
+    hub.remove(here)
+    hub.add(linked(hub.totals, here.agent)[0])
+    assert (leaving.present(hub), len(hub)) == (0, 2), "an agent that has come back here is not leaving"
+    assert hub.get(other.agent) is other

@@ -78,6 +78,8 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
         ("GET", f"{COMMAND}/results", "from=-1", "invalid from '-1': expected a whole number from 0 to"),
         ("GET", f"{COMMAND}/results", "from=1e3", "invalid from '1e3': expected a whole number from 0 to"),
         ("GET", f"{COMMAND}/results", "follow=maybe", "invalid follow 'maybe': expected true or false"),
+        ("GET", f"{COMMAND}/results", "follow=", "invalid follow '': expected true or false"),
+        ("GET", f"{COMMAND}/results", "follow=1", "invalid follow '1': expected true or false"),
         ("POST", f"{COMMAND}/input", "n=-1", "invalid n '-1': expected a whole number from 0 to"),
         ("POST", f"{COMMAND}/input", "end=2", "invalid end '2': expected true or false"),
     ],

@@ -22,7 +22,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 
 from faults.balancer import Balancer
-from support.gateway.kubelet import probing
+from support.gateway.kubelet import Kubelet, probing
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
 from support.gateway.rebalance_passes import RebalancePasses
@@ -240,3 +240,45 @@ async def test_agents_whose_node_has_gone_may_be_moved_again(
         finally:
             await balancer.stop()
     await passes.aclose()
+
+
+@pytest.mark.timeout(600)
+async def test_operator_that_dies_in_mid_move_leaves_all_nodes_ready_and_no_node_short_of_links(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
+) -> None:
+    fleet = [make_gateway(own_valkey.url, "--accept-rate=5000", name="node-1")]
+    api, passes = api_of(fleet[0]), RebalancePasses(own_valkey.url, operation="uid-of-a-rebalance")
+    async with probing(fleet) as kubelet:
+        balancer = Balancer(kubelet.ports, random.Random(1))
+        await balancer.start()
+        try:
+            async with simulated_agents(f"ws://127.0.0.1:{balancer.port}", IDLE, tmp_path):
+                async with asyncio.timeout(TIMEOUT):
+                    while len(await holders(api)) < IDLE:
+                        await asyncio.sleep(0.2)
+                fleet.append(make_gateway(own_valkey.url, "--accept-rate=5000", name="node-2"))
+                async with Traffic(api) as traffic:
+                    await operator_dies_in_mid_move(passes, kubelet)
+                    counts = Counter((await holders(api)).values())
+                assert traffic.ends["ok"] == traffic.ends.total() > 0
+                assert counts.total() == IDLE
+                kept = min(target.keep for target in passes.plans[-1].targets.values())
+                assert counts["node-1"] >= kept, "it has moved no more than it was asked to"
+                late = BusyAgent(fleet[0].link, "late")  # a node that was full takes links again
+                async with asyncio.timeout(TIMEOUT):
+                    while (await holders(api)).get("late") != "node-1":
+                        await asyncio.sleep(0.2)
+                await late.stop()
+        finally:
+            await balancer.stop()
+    await passes.aclose()
+
+
+async def operator_dies_in_mid_move(passes: RebalancePasses, kubelet: Kubelet) -> None:
+    """The last pass is one in which links move. Returns when no node has a target any more and all are ready."""
+    async with asyncio.timeout(3 * TIMEOUT):
+        while (await passes.read()).rows["node-1"].moved < IDLE // 20:
+            await passes.run_once()
+            await asyncio.sleep(PASS)
+        while any(row.excluded_by for row in (await passes.read()).rows.values()) or len(kubelet.ports()) < 2:
+            await asyncio.sleep(0.5)

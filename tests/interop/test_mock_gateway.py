@@ -42,6 +42,7 @@ def judged(printed: str, word: str) -> list[str]:
     return [c.name for c in PLAYABLE if re.search(rf"(?m)^{word} +{re.escape(c.name)}(: .*)?$", printed)]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) -> None:
@@ -54,6 +55,7 @@ async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) ->
     assert len(judged(printed, "ok")) == len(PLAYABLE) - 1 >= 35
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_an_agent_in_another_language_plays_all_conversations(node_js: str) -> None:
     command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--orders"]

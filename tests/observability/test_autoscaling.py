@@ -101,6 +101,7 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
     prometheus_program: str,

@@ -87,6 +87,7 @@ def peak(series: list[Series], **labels: str) -> float:
     return max((v for one in series if labels.items() <= one.labels.items() for _, v in one.points), default=0.0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(250)
 async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     prometheus_program: str, tmp_path: Path

@@ -11,7 +11,7 @@ import pytest
 from fairlead_operator.crd import FIELD_MANAGER, crds
 from fairlead_operator.inputs.installed_crds import missing_fields
 from fairlead_operator.kube.errors import ApiServerUnavailable
-from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.objects import Object, path
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
 from support.operator_world import OperatorNamespace, condition
@@ -59,18 +59,24 @@ async def old_cluster(world: OperatorNamespace) -> AsyncIterator[OperatorNamespa
 
 
 async def install(world: OperatorNamespace, definition: Object, *, knows: bool) -> None:
-    """Returns when the API server publishes whether it knows canaries, and serves the kind."""
+    """Returns when the API server publishes whether it knows canaries, stores them accordingly, and serves the kind."""
     await world.admin.apply(definition, FIELD_MANAGER)
+    trial = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "LinkGateway", "metadata": {"name": "trial"}}
+    trial["spec"] = world.spec(rollout={"canary": CANARY})
+    where = path("LinkGateway", world.namespace)
 
-    async def published() -> bool:
+    async def used() -> bool:
         try:
+            # It publishes a CRD before or after it prepares the storage for it, and answers 429 until that is ready.
+            stored = await world.admin._write("POST", where, trial, "application/json", {"dryRun": "All"})
             await world.admin.items("LinkGateway", world.namespace)
             found = await world.admin.schemas("fairlead.dev", "v1alpha1")
-        except ApiServerUnavailable:  # it prepares the storage of the kind anew, and answers 429 meanwhile
+        except ApiServerUnavailable:
             return False
-        return ("rollout" in found["LinkGateway"]["properties"]["spec"]["properties"]) is knows
+        published = found["LinkGateway"]["properties"]["spec"]["properties"]
+        return {"rollout" in stored["spec"], "rollout" in published} == {knows}
 
-    await world.until("the API server to use the CRD", published, 120)
+    await world.until("the API server to use the CRD", used, 120)
 
 
 @pytest.mark.timeout(400)

@@ -55,6 +55,7 @@ async def reporting(world: OperatorNamespace, traffic: dict[str, Traffic]) -> As
         await asyncio.wait([beating])
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 async def test_canary_is_held_while_no_operator_runs_and_judged_by_the_next_one(
     world: OperatorNamespace, start: Callable[..., Replica]

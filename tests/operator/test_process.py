@@ -168,6 +168,7 @@ async def test_operation_is_continued_by_the_next_leader(
     assert "Traceback" not in a.said() + b.said(), b.said()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 async def test_next_leader_knows_what_a_killed_one_has_done(
     world: OperatorNamespace, start: Callable[[str], Replica]

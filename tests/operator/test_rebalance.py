@@ -16,13 +16,12 @@ from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Redis, Scaling, Tokens, TokenSecret
 from fairlead_operator.api.moves_spec import Rebalance
 from fairlead_operator.autoscaler.history import History
-from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
+from fairlead_operator.autoscaler.history.rebalance_history import PAUSE, RebalanceOutcome
 from fairlead_operator.autoscaler.link_spread import REACTION
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import (
     IDLE_ROUNDS,
     IN_VAIN,
-    PAUSE,
     ROUND,
     STEADY,
     RebalancePlan,

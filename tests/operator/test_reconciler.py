@@ -192,8 +192,8 @@ async def test_scale_down_removes_the_emptiest_pod(world: OperatorNamespace) -> 
         return left if len(left) == 3 else None
 
     assert await world.until("one pod to go", fewer) == sorted(set(names) - {names[2]})
-    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][DELETION_COST] for pod in await world.pods()}
-    assert costs == {names[0]: "100", names[1]: "120", names[3]: "110"}
+    annotated = [pod for pod in await world.pods() if DELETION_COST in pod["metadata"].get("annotations", {})]
+    assert annotated == [], "only the pod that went has got a cost"
     status = await world.reconcile(world.reconcilers[0])
     assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
     assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())

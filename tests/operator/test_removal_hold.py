@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas,
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.link_history import HERD_SECONDS, LOST_SECONDS, REMEMBERED
+from fairlead_operator.autoscaler.history.zone_history import EXPECTED_BACK, ZoneHistory
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.removal_hold import AWAY_SECONDS, Hold
 from fairlead_operator.autoscaler.rules.zone_tolerance import ZoneToleranceRule, spread_pods
@@ -212,6 +214,46 @@ def test_zone_tolerance_needs_pods_in_other_zones(zones: str, tolerance: int, re
     found = ZoneToleranceRule().evaluate(take_snapshot(observed, History().observe(observed, 0.0), spec, 0.0))
     assert found.replicas == required
     assert why in found.reason
+
+
+def in_zones(zones: str, replicas: int = 6, **more: Any) -> FleetObservation:
+    observed = fleet(500, pods=len(zones))
+    places = zip(observed.pods, zones, strict=True)
+    pods = tuple(replace(pod, machine=Machine(f"m{i}", zone.strip())) for i, (pod, zone) in enumerate(places))
+    return replace(observed, replicas=replicas, pods=pods, **more)
+
+
+@pytest.mark.parametrize(
+    ("after", "failed"),
+    [
+        (in_zones("aabb"), ["c"]),  # a third of six pods is gone
+        (in_zones("aabb  "), ["c"]),  # the pods that replace them are not placed yet
+        (in_zones("aaaaaa"), ["b", "c"]),
+        (in_zones("aabbc"), []),
+        (in_zones("aabb", replicas=4), []),  # they were to be fewer
+        (in_zones("aabb", rollout=True), []),
+        (in_zones("      "), []),  # nobody knows
+    ],
+)
+def test_a_zone_that_loses_its_pods_has_failed(after: FleetObservation, failed: list[str]) -> None:
+    history = ZoneHistory().observe(in_zones("aabbcc"), 0.0).observe(after, 10.0)
+    assert [zone for zone, _ in history.failed] == failed
+    later = history.observe(replace(after, rollout=False), 10.0 + EXPECTED_BACK - 1)
+    assert [zone for zone, _ in later.failed] == failed
+    assert later.observe(in_zones("aabbcc"), 20.0).failed == ()
+    assert history.observe(replace(after, rollout=False), 10.0 + EXPECTED_BACK).failed == ()
+
+
+def test_while_a_zone_is_down_the_fleet_needs_no_room_for_another_one() -> None:
+    spec = msgspec.structs.replace(SPEC, scaling=Scaling(zone_tolerance=1))
+    history, found = History(), []
+    for i, zones in enumerate(("aabbcc", "aabb", "aabbb", "aabbcc")):
+        history = history.observe(in_zones(zones), i * PERIOD)
+        snapshot = take_snapshot(in_zones(zones), history, spec, i * PERIOD)
+        inputs = msgspec.structs.replace(snapshot.inputs, links=3000)
+        status = ZoneToleranceRule().evaluate(replace(snapshot, inputs=inputs))
+        found.append((status.replicas, "failed already: c" in status.reason))
+    assert found == [(6, False), (4, True), (4, True), (6, False)]
 
 
 # -- against a real API server -------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from fairlead_operator.autoscaler.decision import Action, Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.removal_hold import FILL_AFTER_REMOVAL
-from fairlead_operator.autoscaler.scale_down import STEP_SHARE, choose_victim, deletion_costs
+from fairlead_operator.autoscaler.scale_down import STEP_SHARE, choose_victim, deletion_costs, removal_costs
 from fairlead_operator.kube.machine import Machine
 
 ZONES = ("a", "b", "c")
@@ -141,18 +141,29 @@ def test_a_balanced_fleet_stays_balanced_down_to_its_last_pod(links: list[int]) 
 
 
 @given(st.lists(placed_pods, min_size=1, max_size=12), st.sampled_from(["", "new"]))
-def test_kubernetes_removes_the_chosen_pod_first_and_else_one_on_a_closed_machine(
-    pods: list[PodObservation], revision: str
-) -> None:
+def test_external_mode_puts_pods_on_closed_machines_first(pods: list[PodObservation], revision: str) -> None:
     observed = fleet(pods, revision)
-    victim = choose_victim(observed).name
-    costs = deletion_costs(observed, [victim])
-    assert all(costs[victim] < cost for name, cost in costs.items() if name != victim)
+    costs = deletion_costs(observed)
     assert all(-(2**31) <= cost < 2**31 for cost in costs.values())  # what the annotation may hold
-    roughly = deletion_costs(observed)
-    closed = [roughly[pod.name] for pod in observed.pods if pod.machine.closed]
-    open_ones = [roughly[pod.name] for pod in observed.pods if not pod.machine.closed]
+    closed = [costs[pod.name] for pod in observed.pods if pod.machine.closed]
+    open_ones = [costs[pod.name] for pod in observed.pods if not pod.machine.closed]
     assert not closed or not open_ones or max(closed) < min(open_ones)
+
+
+@given(
+    st.dictionaries(st.integers(0, 20).map(str), st.integers(-(2**31), 2**31 - 1) | st.just(0), min_size=1),
+    st.data(),
+)
+def test_kubernetes_removes_the_chosen_pods_and_only_what_changes_is_written(
+    written: dict[str, int], data: st.DataObject
+) -> None:
+    victims = data.draw(st.sets(st.sampled_from(sorted(written)), min_size=1))
+    changes = removal_costs(written, victims)
+    after = written | changes
+    assert all(after[victim] < cost for victim in victims for name, cost in after.items() if name not in victims)
+    assert all(after[name] != written[name] for name in changes)
+    assert all(written[name] < 0 for name in changes.keys() - victims), "a pod that costs something keeps its cost"
+    assert removal_costs(after, victims) == {}
 
 
 # -- several pods in one step --------------------------------------------------------------------------
@@ -240,9 +251,6 @@ def test_no_step_removes_more_than_the_others_carry_and_the_budget_empties(
     assert 1 <= len(victims) == len(decision.victims) == pods - decision.replicas
     assert decision.replicas >= decision.target.replicas
     assert len(victims) <= max(1, pods * STEP_SHARE)
-    costs = deletion_costs(observed, decision.victims)
-    others = [cost for name, cost in costs.items() if name not in decision.victims]
-    assert max(costs[pod.name] for pod in victims) < min(others, default=1)
     if len(victims) > 1:
         carried = decision.replicas * 1000 * spec.target_utilisation / 100 * FILL_AFTER_REMOVAL
         assert sum(pod.links for pod in observed.pods) <= carried

@@ -40,6 +40,21 @@ async def test_an_error_reply_fails_only_its_own_call(pipeliner: Pipeliner) -> N
     assert pipeliner.available
 
 
+async def test_value_of_another_type_is_told_with_its_keys(pipeliner: Pipeliner) -> None:
+    told: list[bytes] = []
+    pipeliner.on_wrong_type = told.extend
+    for key in ("text", "number"):
+        await pipeliner.submit("RPUSH", key, "x")
+    with pytest.raises(StoreError, match=r"WRONGTYPE .*\(keys: text\)"):
+        await pipeliner.submit("GET", "text")
+    with pytest.raises(ScriptError, match=r"WRONGTYPE .*\(keys: number\)"):
+        await pipeliner.run(COUNT, ["number"], [2])
+    good, wrong = await pipeliner.submit_each((("GET", "other"), ("GET", "text")))
+    assert good is None
+    assert "(keys: text)" in str(wrong)
+    assert told == [b"text", b"number", b"text"]
+
+
 async def test_a_script_answers_with_values_and_with_errors(pipeliner: Pipeliner) -> None:
     first, refused, second = (
         pipeliner.run(COUNT, ["number"], [2]),

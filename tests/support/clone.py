@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,6 +34,19 @@ def clone_into(folder: Path) -> None:
     if UV.exists():
         (folder / ".cache" / "uv").mkdir(parents=True)
         shutil.copy2(UV, folder / ".cache" / "uv" / "uv")
+
+
+def bring_bytecode(folder: Path) -> None:
+    """Give a copy whose environment is installed the bytecode of this one, or each of its commands would compile what
+    it imports. Python uses bytecode only where size and time of the source are those that it was made from."""
+    packages = Path(sysconfig.get_path("purelib"))
+    places = {packages: folder / ".venv" / packages.relative_to(sys.prefix)}
+    places |= {ROOT / room: folder / room for room in ("gateway", "operator")}
+    for ours, theirs in places.items():
+        for cache in ours.rglob("__pycache__"):
+            parent = theirs / cache.parent.relative_to(ours)
+            if parent.is_dir():
+                shutil.copytree(cache, parent / cache.name, dirs_exist_ok=True)
 
 
 def clean_environment() -> dict[str, str]:

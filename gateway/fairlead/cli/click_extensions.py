@@ -1,9 +1,14 @@
-"""What the commands of `fairlead` add to click: a group with a better error, and numbers with plain ones.
+"""What the commands of `fairlead` add to click: groups with a better error, one that imports its commands when they are
+used, and numbers with plain errors.
 
 Imports click and nothing else, so that `--help` stays fast.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
 
 import click
 
@@ -40,6 +45,43 @@ class Group(click.Group):
             elif any(option in parameter.opts for parameter in command.params):
                 return name
         return ""
+
+
+class LazyGroup(Group):
+    """A group that imports the module of a command when that command is asked for: a start of the program needs one of
+    them. A list of all commands, or a name that is none, imports them all.
+    """
+
+    def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:
+        """`places`: the names of the commands, and for each `package.module:variable`."""
+        super().__init__(*args, **kwargs)
+        self._places = dict(places)
+
+    def load(self, name: str) -> None:
+        """Import one command that is not imported yet."""
+        module, _, variable = self._places.pop(name).partition(":")
+        self.add_command(getattr(import_module(module), variable), name)
+
+    def load_all(self) -> Mapping[str, click.Command]:
+        """Import all commands; returns them by name."""
+        for name in tuple(self._places):
+            self.load(name)
+        return self.commands
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._places:
+            self.load(cmd_name)
+        elif cmd_name not in self.commands:
+            self.load_all()  # the error names similar ones
+        return super().get_command(ctx, cmd_name)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self.load_all()
+        return super().list_commands(ctx)
+
+    def _command_with(self, option: str, given: list[str]) -> str:
+        self.load_all()
+        return super()._command_with(option, given)
 
 
 class NumberRange(click.FloatRange):

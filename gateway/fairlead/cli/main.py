@@ -1,8 +1,9 @@
 """The entry point of `fairlead`: the root command, and how an error becomes an exit code.
 
-Started by the script of that name and by `python -m fairlead`. Importing this module loads click and nothing heavier:
-each command imports what it needs when it runs, so `--help` and shell completion answer at once, and an agent's machine
-needs neither Starlette nor redis. Data goes to stdout, messages to the user go to stderr.
+Started by the script of that name and by `python -m fairlead`. Importing this module loads click and no command: a
+start imports the module of its own command, which imports what it needs when it runs. So `--help` and shell completion
+answer at once, and an agent's machine needs neither Starlette nor redis. Data goes to stdout, messages to the user go
+to stderr.
 """
 
 from __future__ import annotations
@@ -14,28 +15,30 @@ from typing import NoReturn
 import click
 
 from fairlead.cli import exit_codes
-from fairlead.cli.click_extensions import Group
-from fairlead.cli.commands.agent import agent
-from fairlead.cli.commands.agents import agents
-from fairlead.cli.commands.cp import cp
-from fairlead.cli.commands.demo import demo
-from fairlead.cli.commands.doctor import doctor
-from fairlead.cli.commands.exec import cancel, exec_, results
-from fairlead.cli.commands.mock_gateway import mock_gateway
-from fairlead.cli.commands.serve import serve
-from fairlead.cli.commands.shell import shell
-from fairlead.cli.commands.swarm import swarm
-from fairlead.cli.commands.top import top
-from fairlead.cli.commands.why import why
-from fairlead.cli.completion import completion
+from fairlead.cli.click_extensions import LazyGroup
 from fairlead.cli.error_report import exit_code, report_error
-from fairlead.cli.operations.commands import disconnect, drain, rebalance
 from fairlead.errors import FairleadError
 from fairlead.text import plain
 from fairlead.version import __version__
 
+COMMANDS = {
+    **{
+        name: f"fairlead.cli.commands.{name}:{name}"
+        for name in ("agent", "agents", "cp", "demo", "doctor", "serve", "shell", "swarm", "top", "why")
+    },
+    "exec": "fairlead.cli.commands.exec:exec_",
+    "results": "fairlead.cli.commands.exec:results",
+    "cancel": "fairlead.cli.commands.exec:cancel",
+    "drain": "fairlead.cli.operations.commands:drain",
+    "rebalance": "fairlead.cli.operations.commands:rebalance",
+    "disconnect": "fairlead.cli.operations.commands:disconnect",
+    "completion": "fairlead.cli.completion:completion",
+    "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",
+}
+"""The commands, and where each is defined."""
 
-class _Root(Group):
+
+class _Root(LazyGroup):
     """Ends the process with the documented exit code for each error."""
 
     def invoke(self, ctx: click.Context) -> object:
@@ -70,6 +73,7 @@ def _discard_stdout() -> None:
 
 @click.group(
     cls=_Root,
+    places=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="To start: `fairlead demo` runs a whole fleet on this machine; then, in another terminal, `fairlead agents "
     "ls` and `fairlead exec agent-1 -- uname -a`.\n\n"
@@ -86,13 +90,6 @@ def cli() -> None:
 def version() -> None:
     """Print the version."""
     click.echo(__version__)
-
-
-for _command in (
-    serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, drain, rebalance, disconnect,
-    completion, swarm, mock_gateway,
-):  # fmt: skip
-    cli.add_command(_command)
 
 
 def main() -> NoReturn:

@@ -47,6 +47,7 @@ MARK_MOVED = _load("mark_moved")
 TAKE_MOVES = _load("take_moves")
 SET_REBALANCE_TARGETS = _load("set_rebalance_targets")
 SET_DISCONNECT = _load("set_disconnect")
+CHECK_TYPE = _load("check_type")
 
 
 def late(what: str) -> BusUnavailable:

@@ -16,8 +16,9 @@ from dataclasses import replace
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.node_table import ALIVE_MS, NodeRow, NodeTable
-from fairlead.store.answer import Answer, map_bounded
+from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
+from fairlead.store.errors import StoreError
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 
@@ -73,7 +74,7 @@ class NodeRows:
 
     async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
         """The row of one node (None if it has no row that can be read) and Redis TIME in ms."""
-        found, time = self._row(node), self._store.submit("TIME", priority=Priority.CONTROL)
+        found, time = AnswerOrError(self._row(node)), self._store.submit("TIME", priority=Priority.CONTROL)
         row = await found
         seconds, micros = items(await time)
         return _read(node, row), integer(seconds) * 1000 + integer(micros) // 1000
@@ -101,7 +102,7 @@ class NodeRows:
 
     async def _rows(self, names: Sequence[str]) -> dict[str, NodeRow]:
         """The rows of the nodes in `names` that have one that can be read."""
-        answers = map_bounded(self._row, names, ROWS_AT_ONCE)
+        answers = map_bounded(lambda name: AnswerOrError(self._row(name)), names, ROWS_AT_ONCE)
         return {name: found async for name, row in answers if (found := _read(name, row)) is not None}
 
     def _row(self, node: str) -> Answer[dict[bytes, bytes]]:
@@ -121,11 +122,13 @@ class NodeRows:
             await self._note_heartbeat(f"{node}#{epoch}", last)
 
 
-def _read(node: str, row: dict[bytes, bytes]) -> NodeRow | None:
-    if not row:
-        return None
+def _read(node: str, row: dict[bytes, bytes] | Exception) -> NodeRow | None:
+    """The row; None if there is none, or none that a node can have written. Raises BusUnavailable, and whatever else
+    is no fault of the row."""
     try:
-        return NodeRow.parse(node, row)
-    except ValueError as e:
+        if isinstance(row, Exception):
+            raise row
+        return NodeRow.parse(node, row) if row else None
+    except (ValueError, StoreError) as e:
         logger.warning("the row of the node %s is ignored: %.200s", node, e)
         return None

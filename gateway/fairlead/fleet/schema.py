@@ -93,6 +93,21 @@ OPEN_LIMIT = 1_000
 """The number of open commands of one agent. `hello.have` and `welcome.have` hold at most 1,024 entries."""
 
 
+KEY_TYPES = {
+    DATA_EPOCH: "string", NODES: "zset", "fl1:node": "hash", REVISION: "hash", REBALANCE: "hash", DISCONNECT: "hash",
+    "fl1:disconnected": "hash", "fl1:agent": "hash", "fl1:open": "hash", "fl1:agents": "zset", "fl1:cmd": "hash",
+    "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
+    "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
+    SCALING_HISTORY: "string", EVENTS: "stream",
+}  # fmt: skip
+"""The type of each key, by its part before the hash tag."""
+
+
+def key_type(key: str) -> str | None:
+    """The type of the values of `key`; None if it is no key of this schema."""
+    return KEY_TYPES.get(key.partition(":{")[0])
+
+
 def node_key(node: str) -> str:
     return f"fl1:node:{{{node}}}"
 

@@ -14,8 +14,8 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Call
-from fairlead.store.endpoint import RedisConnection, pack
-from fairlead.store.errors import ScriptError, reply_error
+from fairlead.store.endpoint import RedisConnection, keys_of, pack
+from fairlead.store.errors import WRONG_TYPE, ScriptError, reply_code, reply_error
 from fairlead.store.reply import Reply
 from fairlead.store.reply_deadline import ReplyDeadline
 from fairlead.store.script import Script
@@ -31,16 +31,17 @@ class CallBatch:
     """The calls of one batch. `loaded` has the digests of the scripts that the server has, and is kept up to date.
 
     After `exchange`, `unanswered` holds the calls without a reply (none, unless the exchange failed), and `again` the
-    calls to send once more. `demoted` is True if a reply said that the server has become a replica. `count` is the
-    number of commands.
+    calls to send once more. `demoted` is True if a reply said that the server has become a replica. `mistyped` are the
+    keys of commands that found a value of another type. `count` is the number of commands.
     """
 
-    __slots__ = ("_address", "_loaded", "_refused", "again", "count", "demoted", "unanswered")
+    __slots__ = ("_address", "_loaded", "_refused", "again", "count", "demoted", "mistyped", "unanswered")
 
     def __init__(self, calls: deque[Call], loaded: set[bytes], address: str) -> None:
         self.unanswered = calls
         self.again: list[Call] = []
         self.demoted = False
+        self.mistyped: list[bytes] = []
         self.count = sum([call.count for call in calls])
         self._loaded = loaded
         self._refused: dict[bytes, ResponseError] = {}
@@ -121,8 +122,14 @@ class CallBatch:
             call.repeated = True
             self.again.append(call)
             return
+        call.fail(self._error(call, error, 0), error)
+
+    def _error(self, call: Call, error: ResponseError, number: int) -> FairleadError:
+        """Our error for the server's; `number` is the place of the command in its call."""
         self.demoted = self.demoted or isinstance(error, ReadOnlyError)
-        call.fail(reply_error(error, self._address, script.name if script else None), error)
+        keys = keys_of(call.packed, number) if reply_code(error) == WRONG_TYPE else []
+        self.mistyped += keys
+        return reply_error(error, self._address, call.script.name if call.script else None, keys)
 
     async def _read_each(
         self,
@@ -137,7 +144,6 @@ class CallBatch:
         repeated once. If the server lost the script in between (SCRIPT FLUSH), the commands after that get an error.
         """
         missing = 0
-        name = call.script.name if call.script else None
         while len(replies) < call.count:
             try:
                 replies.append(await connection.read())
@@ -145,8 +151,7 @@ class CallBatch:
                 if isinstance(e, NoScriptError) and call.script is not None:
                     self._loaded.discard(call.script.sha)
                     missing += 1
-                self.demoted = self.demoted or isinstance(e, ReadOnlyError)
-                error = reply_error(e, self._address, name)
+                error = self._error(call, e, len(replies))
                 error.__cause__ = e
                 replies.append(error)
             if len(replies) % PROGRESS == 0:

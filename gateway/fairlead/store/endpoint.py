@@ -140,6 +140,17 @@ def pack(args: tuple[Arg, ...]) -> bytes:
     return packed
 
 
+def keys_of(packed: bytes, number: int = 0) -> list[bytes]:
+    """The keys of a command that `pack` made; `number` is its place when there are several. For messages about errors:
+    it reads the whole text again."""
+    reader = hiredis.Reader()
+    reader.feed(packed)
+    words: list[bytes] = []
+    for _ in range(number + 1):
+        words = reader.gets()
+    return words[3 : 3 + int(words[2])] if words[0] == b"EVALSHA" else words[1:2]
+
+
 def connect_timeout(base: float, attempt: int) -> float:
     """The seconds that connection attempt number `attempt` may take, where attempt 0 may take `base` seconds."""
     return base * min(1 + attempt, MOST_PATIENT)

@@ -9,9 +9,12 @@ fixed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from redis.exceptions import ResponseError
 
 from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.text import plain
 
 
 class StoreError(FairleadError):
@@ -35,6 +38,8 @@ class ScriptError(StoreError):
         self.details["script"] = script
 
 
+WRONG_TYPE = "WRONGTYPE"
+"""The code for a key whose value is of another type than the command works on."""
 UNFIT_SERVER = {
     "LOADING": "it is loading its data; wait",
     "MISCONF": "it cannot write to its disk; free space or repair the disk of the server",
@@ -64,11 +69,13 @@ def reply_code(error: Exception) -> str:
     return first if first.isupper() else "ERR"
 
 
-def reply_error(error: ResponseError, address: str, script: str | None) -> FairleadError:
-    """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause."""
+def reply_error(error: ResponseError, address: str, script: str | None, keys: Sequence[bytes] = ()) -> FairleadError:
+    """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause. `keys`:
+    those of the command, for a message that says which one it is about."""
     code = reply_code(error)
     if code in UNFIT_SERVER:
         return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")
+    about = f" (keys: {', '.join(plain(key.decode(errors='replace')) for key in keys)})" if keys else ""
     if script is not None:
-        return ScriptError(script, str(error), code)
-    return StoreError(f"Redis at {address}: {error}", code)
+        return ScriptError(script, f"{error}{about}", code)
+    return StoreError(f"Redis at {address}: {error}{about}", code)

@@ -75,6 +75,8 @@ class Pipeliner:
         """Called after each new connection, because the server may have lost data since the previous connection."""
         self.on_batch: Callable[[float, int], None] | None = None
         """Called with the seconds and the number of commands of each answered batch."""
+        self.on_wrong_type: Callable[[list[bytes]], None] | None = None
+        """Called after a batch with the keys of its commands that found a value of another type."""
         self.last_latency = 0.0
         self.batches = 0
         self.commands = 0
@@ -257,6 +259,8 @@ class Pipeliner:
         self.commands += batch.count
         if self.on_batch is not None:
             self.on_batch(seconds, batch.count)
+        if batch.mistyped and self.on_wrong_type is not None:
+            self.on_wrong_type(batch.mistyped)
 
     # -- the circuit breaker -----------------------------------------------------------------------
 

@@ -1,10 +1,11 @@
 """The agents of one worker: when each connects, and what the end of each link means.
 
 Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
-has neither a task nor a timer. Delays are those of the protocol (section 10), so that a gateway sees after a failure
-what a fleet of real agents would do. Latencies count from when an attempt was due, not from when this process came to
-it: a generator that is late must not make a gateway look fast. They are measured by the system's clock, since that of
-the event loop stands still during one of its iterations.
+has neither a task nor a timer, and a `Poller` reads its socket, without a transport of the event loop. Delays are those
+of the protocol (section 10), so that a gateway sees after a failure what a fleet of real agents would do. Latencies
+count from when an attempt was due, not from when this process came to it: a generator that is late must not make a
+gateway look fast. They are measured by the system's clock, since that of the event loop stands still during one of its
+iterations.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import random
 import secrets
 import socket
 import time
+from collections.abc import Iterator
 
-from fairlead.carrier.client import ClientConnection, connect
+from fairlead.carrier.client import ClientConnection, open_connection
+from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.epoll.poller import AVAILABLE, Poller
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.counters import Counters, count
 from fairlead.swarm.dial_queue import DialQueue
@@ -28,7 +31,7 @@ from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
 from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.swarm.system import private_memory
-from fairlead.swarm.visits import Visits
+from fairlead.swarm.visits import TICK, UncheckedTimerWheel, Visits
 from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
@@ -39,8 +42,6 @@ DIAL_TIMEOUT = 10.0
 """Seconds, as in the SDK."""
 FIRST_HEARTBEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's interval."""
-SILENCE = 2.5
-"""Heartbeat intervals without any message after which a link counts as dead, on both sides."""
 SETTLED = 5.0
 """Seconds a link must have lived for its drain to be followed at once."""
 MAX_RETRY_AFTER = 600.0
@@ -71,10 +72,14 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_HEARTBEAT)
+        self._timer_wheel = UncheckedTimerWheel()
+        self._context = ConnectionContext(self._timer_wheel)
+        self._poller = Poller() if AVAILABLE else None
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: the delay that a bye has named, in ms."""
+        self._recent = 0.0
+        """When agents were last welcomed, to the tick."""
         self._dropped: dict[int, float] = {}
         """By index: when a storm dropped the agent."""
         gc.collect()
@@ -90,17 +95,20 @@ class AgentPool:
         """Until cancelled."""
         self._timer_wheel.start()
         self._visits.start()
-        gap = self.options.processes / self.options.rate
-        due = time.monotonic() + random.uniform(0, gap)
-        for index, agent in enumerate(self._agents):
-            self._dial_queue.add(due, index)
-            due += random.uniform(0.5, 1.5) * gap
-            if agent.profile is Profile.CHATTY:
-                self.loop.call_at(due + random.uniform(0, self.options.event_every), agent.emit)
+        self._dial_queue.schedule(self._first_attempts(time.monotonic()))
         try:
             await self._dial_queue.run()
         finally:
             self.stopping = True
+
+    def _first_attempts(self, now: float) -> Iterator[tuple[float, int]]:
+        gap = self.options.processes / self.options.rate
+        due = now + random.uniform(0, gap)
+        for index, agent in enumerate(self._agents):
+            if agent.profile is Profile.CHATTY:
+                self.loop.call_at(due + random.uniform(0, self.options.event_every), agent.emit)
+            yield due, index
+            due += random.uniform(0.5, 1.5) * gap
 
     async def leave(self) -> None:
         """Close all links. `run` was cancelled before."""
@@ -111,6 +119,8 @@ class AgentPool:
         while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing announces the last one
             await asyncio.sleep(0.02)
         self._timer_wheel.stop()
+        if self._poller is not None:
+            self._poller.close()
 
     def storm(self) -> None:
         """Drop the links of all agents with the profile `storm`."""
@@ -126,7 +136,6 @@ class AgentPool:
 
     def count(self) -> Counters:
         """The counters, with those that are looked up rather than counted."""
-        self.counters.linked = sum(agent.connection is not None and agent.welcomed for agent in self._agents)
         self.counters.cpu = time.process_time()
         return self.counters
 
@@ -151,10 +160,12 @@ class AgentPool:
         self.counters.attempts += 1
         sources = self.options.sources
         try:
-            await connect(
-                self.options.url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,),
+            await open_connection(
+                self.options.url, agent, self._context, subprotocols=(SUBPROTOCOL_MSGPACK,),
                 headers=self._headers, timeout=DIAL_TIMEOUT,
                 local_address=sources[agent.number % len(sources)] if sources else None,
+                # A slow reader's socket gets another buffer, which only a transport of the event loop allows.
+                poller=None if agent.profile is Profile.SLOW else self._poller,
             )  # fmt: skip
         except ConnectionRefused as e:
             wait = None
@@ -211,10 +222,11 @@ class AgentPool:
         if dropped is not None:
             self.counters.storm_return.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
-        self._timer_wheel.silence = SILENCE * self.heartbeat
         self.window = welcome.limits.window
         self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
-        return now
+        if now - self._recent > TICK:
+            self._recent = now
+        return self._recent  # one number for all that are welcomed in a tick: each agent keeps it
 
     def echoed(self, agent: SimulatedAgent, ts: int) -> None:
         self.counters.heartbeat_answers += 1
@@ -284,6 +296,11 @@ class AgentPool:
     def event_id(self) -> str:
         self._events += 1
         return f"{self._boot}-{self._number}-{self._events}"
+
+    def listen(self, connection: Connection) -> None:
+        """Report it as silent after 2.5 heartbeat intervals in which nothing came, and a quarter longer at most."""
+        if isinstance(connection, ClientConnection):
+            connection.visit()
 
     def shrink(self, connection: Connection, size: int) -> None:
         """Let the system buffer less of what a slow reader has not read."""

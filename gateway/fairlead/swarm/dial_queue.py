@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 
 CONCURRENT = 256
 """Attempts in progress in one process: more would only wait for each other in the gateway's backlog."""
@@ -19,13 +19,29 @@ class DialQueue:
         """`dial` is called with the index that was added, and the time at which it was due."""
         self._dial = dial
         self._queue: list[tuple[float, int]] = []
+        self._first: Iterator[tuple[float, int]] = iter(())
+        self._upcoming: tuple[float, int] | None = None
+        """The one of them that is in the queue."""
         self._wake = asyncio.Event()
         self._in_progress: set[asyncio.Task[None]] = set()
+
+    def schedule(self, first: Iterator[tuple[float, int]]) -> None:
+        """The first attempts, in order of time. Each is taken when the one before it is due: a million would otherwise
+        wait here, with a hundred bytes each.
+        """
+        self._first = first
+        self._add_first()
 
     def add(self, due: float, index: int) -> None:
         """`due` by the event loop's clock."""
         heapq.heappush(self._queue, (due, index))
         self._wake.set()
+
+    def _add_first(self) -> None:
+        self._upcoming = next(self._first, None)
+        if self._upcoming is not None:
+            heapq.heappush(self._queue, self._upcoming)
+            self._wake.set()
 
     async def run(self) -> None:
         """Run until cancelled, or until a dial raises, which none should."""
@@ -35,7 +51,10 @@ class DialQueue:
                 while True:
                     now = loop.time()
                     while self._queue and self._queue[0][0] <= now and len(self._in_progress) < CONCURRENT:
-                        due, index = heapq.heappop(self._queue)
+                        attempt = heapq.heappop(self._queue)
+                        if attempt is self._upcoming:
+                            self._add_first()
+                        due, index = attempt
                         task = group.create_task(self._dial(index, due))
                         self._in_progress.add(task)
                         task.add_done_callback(self._ended)

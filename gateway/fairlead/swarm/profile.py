@@ -47,6 +47,8 @@ def parse_mix(text: str) -> dict[Profile, int]:
 
 def assign(mix: Mapping[Profile, int], agents: int) -> list[Profile]:
     """The profile of each agent, by number."""
+    if len(mix) == 1:
+        return list(mix) * agents  # without a position for each of a million
     total = sum(mix.values())
     counts = {profile: agents * share // total for profile, share in mix.items()}
     # The remainders go to those with the largest.

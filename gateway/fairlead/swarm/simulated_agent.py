@@ -61,6 +61,7 @@ class Pool(Protocol):
     def reconnect(self, agent: SimulatedAgent, now: float) -> None: ...
     def event_id(self) -> str: ...
     def shrink(self, connection: Connection, size: int) -> None: ...
+    def listen(self, connection: Connection) -> None: ...
 
 
 class SimulatedAgent:
@@ -125,8 +126,14 @@ class SimulatedAgent:
 
     # -- called by the pool --------------------------------------------------------------------------
 
-    def visit(self, now: float) -> None:
-        """Send a heartbeat if nothing was sent since the last visit; find out what has taken too long."""
+    def visit(self, now: float, *, listening: bool) -> None:
+        """Send a heartbeat if nothing was sent since the last visit; find out what has taken too long. `listening`:
+        count for how long nothing was heard, too.
+        """
+        if listening:
+            for connection in (self.connection, self.next):
+                if connection is not None:
+                    self.pool.listen(connection)
         if self.connection is None:
             return
         if self.next is not None and self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
@@ -246,6 +253,7 @@ class SimulatedAgent:
 
     def _unwelcome(self) -> None:
         """`connection` is new."""
+        self.counters.linked -= self.welcomed
         self.welcomed = False
         if self.commands is not None:
             self.commands.relink()
@@ -275,6 +283,7 @@ class SimulatedAgent:
             )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
+        self.counters.linked += 1
         self.welcomed = True
         self.moving = False
         self.asked = None

@@ -49,8 +49,10 @@ def check_open_files(agents: int, processes: int) -> None:
         )
 
 
-def check_ports(agents: int, sources: tuple[str, ...]) -> str | None:
-    """Raise ConfigError when the source addresses have too few ports; return advice when they have barely enough."""
+def check_ports(agents: int, sources: tuple[str, ...], *, secure: bool) -> str | None:
+    """Raise ConfigError when the source addresses have too few ports; return advice when they have barely enough.
+    `secure`: connections have TLS, and so a transport of the event loop.
+    """
     try:
         low, high = map(int, PORT_RANGE.read_text().split())
     except (OSError, ValueError):
@@ -62,9 +64,10 @@ def check_ports(agents: int, sources: tuple[str, ...]) -> str | None:
             f"has {ports} (net.ipv4.ip_local_port_range; name more of its addresses, --source 127.0.0.2-9 for a "
             "gateway on the loopback)"
         )
-    # Linux first gives a connect every second port, and a bind with SO_REUSEADDR, which libuv sets, every second of the
-    # lower half. Once those are used up, each search looks at thousands of ports, in the kernel, for milliseconds.
-    easy = ports // 4 if sources else ports // 2
+    # Linux first gives a connect every second port, and a bind before it with SO_REUSEADDR, as libuv does it, every
+    # second of the lower half. Once those are used up, each search looks at thousands of ports, in the kernel, for
+    # milliseconds.
+    easy = ports // 4 if sources and secure else ports // 2
     if each > easy:
         return f"{each} agents for each source address: connecting is slow above {easy} (use more --source)"
     return None

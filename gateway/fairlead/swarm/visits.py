@@ -1,4 +1,7 @@
-"""Visits each agent of a pool in turn, twice in each heartbeat interval: one timer for all of them."""
+"""Visits each agent of a pool in turn, twice in each heartbeat interval: one timer for all of them.
+
+The visits look for silent connections too, so that the timer wheel of the carrier need not know every connection.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,32 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel, Visited
 from fairlead.swarm.simulated_agent import SimulatedAgent
 
 TICK = 0.05
 """Seconds between two turns of the timer: with longer ones heartbeats would come in bursts, which no real fleet
 sends."""
+ROUND = 5
+"""Rounds of visits in a silence period of 2.5 heartbeat intervals. In all but the last of them connections are visited:
+`VISITS` times in a silence period, as by the timer wheel."""
+
+
+class UncheckedTimerWheel(TimerWheel):
+    """A timer wheel for timeouts alone. It only counts the connections, since `Visits` visits them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._connections = 0
+
+    def watch(self, watched: Visited) -> None:
+        self._connections += 1
+
+    def unwatch(self, watched: Visited) -> None:
+        self._connections -= 1
+
+    def __len__(self) -> int:
+        return self._connections
 
 
 class Visits:
@@ -23,6 +47,7 @@ class Visits:
         self._late = late
         self._loop = asyncio.get_running_loop()
         self._next, self._owed, self._next_at = 0, 0.0, 0.0
+        self._rounds = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -42,5 +67,7 @@ class Visits:
         self._owed = min(self._owed + len(self._agents) * TICK / (self._heartbeat() / 2), len(self._agents))
         while self._owed >= 1:
             self._owed -= 1
-            self._agents[self._next].visit(now)
-            self._next = (self._next + 1) % len(self._agents)
+            self._agents[self._next].visit(now, listening=self._rounds % ROUND < VISITS)
+            self._next += 1
+            if self._next == len(self._agents):
+                self._next, self._rounds = 0, self._rounds + 1

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
 from fairlead_operator.api.network_spec import ServiceType
 
@@ -30,6 +30,12 @@ DOCKER_HUB = "docker.io"
 CODE_LOADING_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
 """Prefixes of variables that make a process run what they name: those of Python (which the images ignore, because they
 start it with -I), the dynamic linker, OpenSSL's modules, character sets, and `webbrowser`."""
+
+
+class PolicyViolation(FairleadError):
+    """What was accepted earlier is not allowed now; the message says why."""
+
+    code = "policy_violation"
 
 
 class SecretState(StrEnum):
@@ -152,7 +158,7 @@ def _named_secrets(spec: LinkGatewaySpec) -> list[str]:
     pod = spec.pod
     names = [*_needed_secrets(spec), *(str(one.get("name", "")) for one in pod.image_pull_secrets)]
     values = [one.value_from for one in pod.env if one.value_from]
-    names += _secrets_in([values, pod.volumes, pod.containers, pod.init_containers])
+    names += secrets_in([values, pod.volumes, pod.containers, pod.init_containers])
     return sorted(set(filter(None, names)))
 
 
@@ -240,11 +246,11 @@ def _matches(value: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(value, pattern.replace("[", "[[]").replace("?", "[?]")) for pattern in patterns)
 
 
-def _secrets_in(node: Any) -> Iterator[str]:
+def secrets_in(node: Any) -> Iterator[str]:
     """Names from every place where a pod can name a Secret: secretKeyRef, secretRef, secret and secretName."""
     if isinstance(node, list):
         for inner in node:
-            yield from _secrets_in(inner)
+            yield from secrets_in(inner)
     elif isinstance(node, Mapping):
         for key, inner in node.items():
             if key == "secretName":
@@ -254,4 +260,4 @@ def _secrets_in(node: Any) -> Iterator[str]:
             ):
                 yield str(inner.get("secretName") or inner.get("name") or "")
             else:
-                yield from _secrets_in(inner)
+                yield from secrets_in(inner)

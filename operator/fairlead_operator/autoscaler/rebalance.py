@@ -20,6 +20,7 @@ from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.rebalance_history import (
+    PAUSE,
     EndedRebalance,
     PodCounters,
     RebalanceHistory,
@@ -44,8 +45,6 @@ balancer that chooses at random, half of the links come back, and the mean of ma
 IN_VAIN = 20
 """Links that must have come back before the load balancer is to blame. When three of four pods shed links, one link in
 four leaves them behind a load balancer that chooses at random; that none of so many does has a chance of 0.3 %."""
-PAUSE = 600.0
-"""Seconds after a rebalance that changed nothing."""
 REFUSAL_MEMORY = 30.0
 """Seconds without a refused link after which pods leave new links to others again."""
 AFTER_REMOVAL = 30.0

@@ -18,8 +18,7 @@ from enum import StrEnum
 
 import msgspec
 
-from fairlead.fleet.node_table import AWAY_MS
-from fairlead_operator.autoscaler.history.link_history import HERD_SECONDS, LOST_SECONDS
+from fairlead_operator.autoscaler.history.link_history import AWAY_SECONDS, HERD_SECONDS, LOST_SECONDS
 from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
@@ -27,8 +26,6 @@ from fairlead_operator.kube.workload_status import pod_count
 FILL_AFTER_REMOVAL = 6 / 7
 """Share of the target utilisation to which the remaining pods may be filled: with a target of 70 % they are filled to
 60 % at most, so that the pod is not added again at once."""
-AWAY_SECONDS = AWAY_MS / 1000
-"""An agent that restarts says goodbye and connects again within this time, so its pod stays for as long."""
 
 
 class Hold(StrEnum):
@@ -143,6 +140,7 @@ def _by_window(snapshot: Snapshot, window: float) -> RemovalHold | None:
 
 
 def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
+    # An agent that restarts says goodbye and connects again within AWAY_SECONDS, so its pod stays for as long.
     recent = math.ceil(max(snapshot.inputs.lead_seconds, AWAY_SECONDS))
     if found := _last_need(snapshot, snapshot.history.wanted, recent, lambda wanted: wanted):
         reason = (

@@ -8,7 +8,7 @@ their links and the budget of moves empties them in time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS
@@ -26,7 +26,8 @@ difference from which on a rebalance starts, and a wrong number costs no more th
 CLOSED_COST = 1_000_000_000
 """How much less the removal of a pod on a closed machine costs: more than the links and commands of any pod amount to,
 and within what Kubernetes accepts (32 bits)."""
-
+VICTIM_COST = -1
+"""Below that of a pod without a cost, which counts as 0."""
 
 Criterion = tuple[Callable[[PodObservation], int], Callable[[PodObservation], str]]
 """The weight of a pod, and the reason to give for it: of several pods, those of the greatest weight go first."""
@@ -136,9 +137,18 @@ def choose_victim(fleet: FleetObservation) -> Victim:
     return Victim(victim.name, ", and ".join(reasons) or "all pods are alike")
 
 
-def deletion_costs(fleet: FleetObservation, victims: Collection[str] = ()) -> dict[str, int]:
-    """Deletion cost of each pod; Kubernetes removes those of the least cost first. These are `victims` if there are
-    any, and otherwise pods on closed machines."""
-    costs = {pod.name: pod.removal_cost - CLOSED_COST * (pod.machine.closed != "") for pod in fleet.pods}
-    below = min((cost for name, cost in costs.items() if name not in victims), default=0) - 1
-    return {name: min(cost, below) if name in victims else cost for name, cost in costs.items()}
+def deletion_costs(fleet: FleetObservation) -> dict[str, int]:
+    """Deletion cost of each pod in the mode External, where somebody else decides how many go: Kubernetes removes those
+    of the least cost first, which are pods on closed machines."""
+    return {pod.name: pod.removal_cost - CLOSED_COST * (pod.machine.closed != "") for pod in fleet.pods}
+
+
+def removal_costs(written: Mapping[str, int], victims: Collection[str]) -> dict[str, int]:
+    """The deletion costs to write so that Kubernetes removes exactly `victims`. `written` has the cost of each pod, 0
+    for those without one.
+
+    A victim gets a cost below 0. Any other pod has 0 or more, so nothing is written for it unless an earlier choice or
+    a closed machine has left it less: a removal costs as many writes as it has victims, however large the fleet is.
+    """
+    asked = {name: VICTIM_COST if name in victims else max(0, cost) for name, cost in written.items()}
+    return {name: cost for name, cost in asked.items() if cost != written[name]}

@@ -7,8 +7,8 @@ becomes the condition RedisReachable, and the pass goes on without the rows.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -25,6 +25,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import octets
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.autoscaler.history.document import UnusableHistory
 from fairlead_operator.autoscaler.observation import NodeMetrics
 from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret, secret_reason
@@ -33,6 +34,8 @@ CALL_TIMEOUT = 4.0
 """Seconds for one small read or write. The next pass repeats it."""
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 class FleetRedis:
@@ -89,12 +92,15 @@ class FleetRedis:
 
     async def set_move_rate(self, rate: float, most: float, now: int) -> None:
         """Allows the nodes `rate` moves per second for half a minute, and never more than `most`. `now`: Redis TIME in
-        ms, from the `read` of this pass. If Redis does not answer, the nodes compute the rate themselves."""
-        with suppress(BusUnavailable):
+        ms, from the `read` of this pass. If that fails, the nodes compute the rate themselves."""
+        try:
             await self._call(lambda store: MoveBucket(store).set_rate(rate, most, now))
+        except BusUnavailable as e:
+            logger.warning("the rate of moves was not written: %s", e.message)
 
     async def read_history(self, most: int) -> bytes | None:
-        """The first `most` bytes of the document that the last leader left; None without one. Raises BusUnavailable."""
+        """The first `most` bytes of the document that the last leader left; None without one. Raises BusUnavailable,
+        and UnusableHistory when the key holds no document."""
         return await self._call(lambda store: _read_history(store, most)) or None
 
     async def write_history(self, document: bytes) -> None:
@@ -121,7 +127,10 @@ class FleetRedis:
 
 
 async def _read_history(store: Pipeliner, most: int) -> bytes:
-    return octets(await store.submit("GETRANGE", schema.SCALING_HISTORY, 0, most - 1, expected=most))
+    try:
+        return octets(await store.submit("GETRANGE", schema.SCALING_HISTORY, 0, most - 1, expected=most))
+    except StoreError as e:
+        raise UnusableHistory(e.message) from e
 
 
 async def _write_history(store: Pipeliner, document: bytes) -> None:

@@ -27,28 +27,29 @@ class HistoryStore:
         """Seconds by which the clock of the history, which the leaders hand on, is ahead of this process's."""
         self._looked_up = False
 
-    async def begin_pass(self, nodes: NodeMetrics | None, now: float) -> float:
-        """`now` by the clock of the history. `nodes` are those of this pass, None if Redis cannot be read."""
+    async def begin_pass(self, nodes: NodeMetrics | None, most: int, now: float) -> float:
+        """`now` by the clock of the history. `nodes` are those of this pass, None if Redis cannot be read; `most` is
+        the number of links for which the spec has room."""
         if nodes is not None and not self._looked_up:
             try:
                 found = await self._redis.read_history(MOST_BYTES + 1)
-            except BusUnavailable as e:
-                logger.warning("%s/%s: the history is read later: %s", self._owner.namespace, self._owner.name, e)
-            else:
                 self._looked_up = True
                 if found is not None:
-                    self._continue(found, nodes.now, now)
+                    self._continue(found, nodes.now, most, now)
+            except BusUnavailable as e:
+                logger.warning("%s/%s: the history is read later: %s", self._owner.namespace, self._owner.name, e)
+            except UnusableHistory as e:
+                self._looked_up = True
+                message = "%s/%s: the last leader's history is ignored: %s"
+                logger.warning(message, self._owner.namespace, self._owner.name, e.message)
         return now + self._ahead
 
-    def _continue(self, found: bytes, redis_now: int, now: float) -> None:
+    def _continue(self, found: bytes, redis_now: int, most: int, now: float) -> None:
+        """Raises UnusableHistory."""
         namespace, name = self._owner.namespace, self._owner.name
-        try:
-            document = decode_history(found, self._owner.uid)
-        except UnusableHistory as e:
-            logger.warning("%s/%s: the last leader's history is ignored: %s", namespace, name, e.message)
-            return
+        document = decode_history(found, self._owner.uid, redis_now)
         gap = document.gap(redis_now)
-        self.history = document.history.resume(gap)
+        self.history = document.history.resume(gap, most)
         self._ahead = document.clock + gap - now
         logger.info("%s/%s: continuing the last leader's history, which is %.0f s old", namespace, name, gap)
 

@@ -1,7 +1,7 @@
 """Decides whether the operator accepts a LinkGateway: its spec, its Redis, and what the policy lets it ask for.
 
 Each reconciler has one and asks it at the beginning of every pass. Nothing of a LinkGateway that is not accepted is
-applied.
+applied. The canary executor asks it before it returns to a pod template that was accepted earlier.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from fairlead.errors import ConfigError
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.api.policy import Policy, secrets_to_read, violations
+from fairlead_operator.api.policy import Policy, PolicyViolation, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.objects import Object
+from fairlead_operator.resources.template_reading import asked_by_template, never_written
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,20 @@ class Acceptance:
         if refused := violations(spec, self._policy, secrets.states()):
             return Rejection("PolicyViolation", "; ".join(refused))
         return spec, secrets
+
+    async def check_template(self, template: Object, wanted: Object, spec: LinkGatewaySpec) -> None:
+        """Raises PolicyViolation unless the policy of now allows `template`, which the operator has written for an
+        earlier spec. `wanted` is the one that it writes for `spec`."""
+        try:
+            asked = asked_by_template(template, wanted, spec)
+            faults = [f"the operator does not write {field} so" for field in never_written(template, wanted)]
+        except (LookupError, TypeError, AttributeError, ValueError) as e:  # its record is free-form
+            raise PolicyViolation(f"the accepted pod template cannot be read: {e!r:.200}") from e
+        if not faults:
+            secrets = await self._secrets.read(secrets_to_read(asked, self._policy))
+            faults = violations(asked, self._policy, secrets.states())
+        if faults:
+            raise PolicyViolation(f"the accepted pod template is not applied again: {'; '.join(faults)}")
 
 
 def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.errors import FairleadError
+from fairlead_operator.api.policy import PolicyViolation
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import (
     AccessDenied,
@@ -42,6 +43,7 @@ REASONS = {
     ApiServerUnavailable: "ApiServerUnavailable",
     Conflict: "Conflict",
     InvalidObject: "Invalid",
+    PolicyViolation: "PolicyViolation",
 }
 
 

@@ -86,7 +86,7 @@ class Reconciler:
         self._rollout = RolloutExecutor(cluster, owner)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._disconnect = DisconnectExecutor(self._redis)
-        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics, self._acceptance.check_template)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
@@ -146,7 +146,7 @@ class Reconciler:
         await self._apply_children(spec, secrets, report, now)
         await check_ingress_class(self._cluster, spec, conditions)
         nodes = await self._redis.read(spec, secrets, conditions)
-        clock = await self._memory.begin_pass(nodes, now)
+        clock = await self._memory.begin_pass(nodes, spec.replicas.max * spec.capacity, now)
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)

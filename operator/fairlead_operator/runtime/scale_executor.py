@@ -1,9 +1,9 @@
 """Carries a decision out on the Deployment, and checks which pods Kubernetes removed for it.
 
-Each reconciler has one. More pods are a new replica count. For fewer pods, the executor writes the pod deletion costs,
-gives the ReplicaSet controller a moment to see them, and lowers the count: that controller chooses the pods, and the
-costs tell it which. The scale is written only onto the Deployment that was read, so that two writers never
-add up.
+Each reconciler has one. More pods are a new replica count. For fewer pods, the executor gives the chosen pods the
+lowest deletion cost, leaves the ReplicaSet controller a moment to see it, and lowers the count: that controller chooses
+the pods, and the costs tell it which. The scale is written only onto the Deployment that was read, so that two writers
+never add up.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.decision import Action, Decision
 from fairlead_operator.autoscaler.observation import FleetObservation
-from fairlead_operator.autoscaler.scale_down import CLOSED_COST, deletion_costs
+from fairlead_operator.autoscaler.scale_down import CLOSED_COST, deletion_costs, removal_costs
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied, Conflict, NotFound
 from fairlead_operator.kube.objects import Object
@@ -35,6 +36,8 @@ TRIES = 5
 is in the same object."""
 COSTS_PER_PASS = 200
 """Pods whose cost is written in one pass of the mode External: the API server has other callers."""
+COSTS_AT_ONCE = 20
+"""Costs that are written at the same time."""
 REMOVAL_TIMEOUT = 60.0
 """Seconds: a pod that terminates later than that after a decision to remove one did not do so because of it."""
 
@@ -75,7 +78,7 @@ class ScaleExecutor:
                 await self._remove(decision, fleet, pods, now)
             else:
                 if spec.scaling.mode is Mode.EXTERNAL and fleet.readable:
-                    await self._write_costs(pods, deletion_costs(fleet), roughly=True)
+                    await self._write_costs(_rough_changes(pods, deletion_costs(fleet)))
                 return False
         except (Conflict, NotFound) as e:
             logger.info("%s/%s: %s", namespace, name, e.message)
@@ -113,25 +116,23 @@ class ScaleExecutor:
     async def _remove(self, decision: Decision, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
         existing = frozenset(pod.name for pod in fleet.pods if not pod.leaving)
         self._removal = Removal(now, frozenset(decision.victims), existing)
-        await self._write_costs(pods, deletion_costs(fleet, decision.victims))
+        await self._write_costs(removal_costs(_written_costs(pods), decision.victims))
         await asyncio.sleep(CACHE_DELAY)
         await write_scale(self._cluster, self._owner.namespace, self._owner.name, fleet.replicas, decision.replicas)
 
-    async def _write_costs(self, pods: Iterable[Object], costs: Mapping[str, int], *, roughly: bool = False) -> None:
-        """Writes the costs that differ. `roughly`: only those that differ by more than a tenth, and not too many."""
-        written = 0
-        for pod in pods:
-            name = pod["metadata"]["name"]
-            if name not in costs or not _differs(pod, costs[name], roughly=roughly):
-                continue
-            if roughly and written >= COSTS_PER_PASS:
-                return
-            body = {"metadata": {"annotations": {DELETION_COST: str(costs[name])}}}
-            try:
-                await self._cluster.patch("Pod", self._owner.namespace, name, body)
-            except NotFound:
-                continue  # it was deleted meanwhile
-            written += 1
+    async def _write_costs(self, costs: Mapping[str, int]) -> None:
+        """Writes these costs, some at once. Raises what the API server answers, but not that a pod is gone."""
+        names = list(costs)
+        for i in range(0, len(names), COSTS_AT_ONCE):
+            patches = (self._write_cost(name, costs[name]) for name in names[i : i + COSTS_AT_ONCE])
+            for failure in await asyncio.gather(*patches, return_exceptions=True):
+                if failure is not None:
+                    raise failure
+
+    async def _write_cost(self, pod: str, cost: int) -> None:
+        body = {"metadata": {"annotations": {DELETION_COST: str(cost)}}}
+        with suppress(NotFound):  # it was deleted meanwhile
+            await self._cluster.patch("Pod", self._owner.namespace, pod, body)
 
 
 async def write_scale(cluster: Cluster, namespace: str, deployment: str, before: int, to: int) -> None:
@@ -161,11 +162,26 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _differs(pod: Object, cost: int, *, roughly: bool) -> bool:
+def _written_cost(pod: Object) -> int | None:
+    """None without one, and for what Kubernetes ignores because it is no number."""
     written = (pod["metadata"].get("annotations") or {}).get(DELETION_COST)
-    if written is None or not roughly:
-        return bool(written != str(cost))
     try:
-        return abs(int(written) - cost) > max(10, cost % CLOSED_COST // 10)
+        return None if written is None else int(written)
     except ValueError:
-        return True
+        return None
+
+
+def _written_costs(pods: Iterable[Object]) -> dict[str, int]:
+    return {pod["metadata"]["name"]: _written_cost(pod) or 0 for pod in pods}
+
+
+def _rough_changes(pods: Iterable[Object], costs: Mapping[str, int]) -> dict[str, int]:
+    """The costs that differ from the written ones by more than a tenth, and not too many."""
+    changes: dict[str, int] = {}
+    for pod in pods:
+        name, written = pod["metadata"]["name"], _written_cost(pod)
+        if name in costs and len(changes) < COSTS_PER_PASS:
+            cost = costs[name]
+            if written is None or abs(written - cost) > max(10, cost % CLOSED_COST // 10):
+                changes[name] = cost
+    return changes

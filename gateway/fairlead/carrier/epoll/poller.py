@@ -1,9 +1,10 @@
 """The poller: reads and writes all the sockets that connections have taken with them when they left their transports.
 
-A server has one `Poller`, and `websocket_upgrade` offers it each connection whose upgrade was accepted. The event loop
-sees one descriptor, that of the epoll. When a socket is ready, the poller lets it read once and write once, and returns
-to the event loop after some milliseconds, however much there is to do. It knows no WebSockets. An epoll is created with
-the first connection, so a server without connections has none.
+A server has one `Poller`, and `websocket_upgrade` offers it each connection whose upgrade was accepted; a client with
+many connections gives it sockets that never had a transport. The event loop sees one descriptor, that of the epoll.
+When a socket is ready, the poller lets it read once and write once, and returns to the event loop after some
+milliseconds, however much there is to do. It knows no WebSockets. An epoll is created with the first connection, so a
+server without connections has none.
 
 A connection leaves its transport by duplicating the descriptor and aborting the transport. Closing one of two
 descriptors of a socket sends nothing to the peer, and what the kernel has received stays readable through the other.
@@ -15,6 +16,7 @@ import asyncio
 import logging
 import os
 import select
+import socket
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -96,6 +98,19 @@ class Poller:
             return None
         transport.set_protocol(_NOBODY)
         transport.abort()
+        return taken
+
+    def adopt(self, sock: socket.socket) -> SocketTransport:
+        """The transport of a client's socket, which may be connecting still, and whose descriptor it owns from now on.
+        The caller must set its protocol before control returns to the event loop. Raises OSError, after which the
+        socket is closed.
+        """
+        with sock:
+            if self._closed:
+                raise OSError("the poller is closed")
+            self._register(sock.fileno())
+            fd = sock.detach()
+        taken = self._transports[fd] = SocketTransport(fd, self)
         return taken
 
     def close(self) -> None:

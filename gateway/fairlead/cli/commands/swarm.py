@@ -97,7 +97,7 @@ def swarm(
         event_every=event_every,
     )
     check_open_files(options.agents, options.processes)
-    if advice := check_ports(options.agents, options.sources):
+    if advice := check_ports(options.agents, options.sources, secure=address.startswith("wss:")):
         click.echo(f"fairlead: {advice}", err=True)
     progress = _Progress(agents)
     coordinator = Coordinator(options, duration=duration, storm_every=storm_every, progress=progress.show)

@@ -23,6 +23,7 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.store.errors import WRONG_TYPE, StoreError
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
 
@@ -65,9 +66,18 @@ class Heartbeat:
 
     async def join(self) -> None:
         """Send the first heartbeat and tell the other nodes. Raises ConfigError if another process has the name."""
-        while not await self._send(join=True, replaces=await self._name.wait_until_free()):
+        while not await self._try_to_join():
             pass  # another process that was started at the same moment was faster
         self._announce_change()
+
+    async def _try_to_join(self) -> bool:
+        """A second try if a key holds what is not Fairlead's, because that is removed then (see `key_types`)."""
+        try:
+            return await self._send(join=True, replaces=await self._name.wait_until_free())
+        except StoreError as e:
+            if e.reply_code != WRONG_TYPE:
+                raise
+            return await self._send(join=True, replaces=await self._name.wait_until_free())
 
     async def run(self) -> None:
         while True:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
+from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 
 LATE = 1.0
@@ -22,6 +23,8 @@ class LeavingLinks:
     def __init__(self, now: float) -> None:
         self._links: deque[tuple[float, Session]] = deque()
         """With the times of their slots, in the order in which their agents were told."""
+        self._given_up: list[Session] = []
+        """Those that the caller has been given to close, until their connections are over."""
         self._looked_at = now
         self._ran = 0.0
         """Seconds for which this process has run, without those that it missed. Slots are times of this clock."""
@@ -30,10 +33,12 @@ class LeavingLinks:
         """Links that were told and have not been given up, closed ones included."""
         return len(self._links)
 
-    @property
-    def open(self) -> int:
-        """Links that are still there."""
-        return sum(session.open for _, session in self._links)
+    def present(self, hub: Hub) -> int:
+        """Agents of `hub` that were told and still have that link here. One that is being closed counts until its
+        connection is over, which takes seconds when the agent does not answer; one whose agent has come back to this
+        node does not."""
+        told = (*(session for _, session in self._links), *self._given_up)
+        return sum(hub.get(session.agent) is session for session in told)
 
     def add(self, session: Session, slot: float, now: float) -> None:
         """The agent was told at the time `now` to move in `slot` seconds."""
@@ -44,8 +49,11 @@ class LeavingLinks:
         """Remove the links that have had `grace` seconds since their slots, for the caller to close. One without a
         welcome has none to wait for: it goes at its slot."""
         self._look(now)
+        self._given_up = [session for session in self._given_up if session.connection is not None]
         while self._links and self._links[0][0] + (grace if self._links[0][1].ready else 0.0) <= self._ran:
-            yield self._links.popleft()[1]
+            session = self._links.popleft()[1]
+            self._given_up.append(session)
+            yield session
 
     def _look(self, now: float) -> None:
         self._ran += min(now - self._looked_at, LATE)

@@ -18,6 +18,7 @@ from fairlead.fleet.moves.move_rate import RECEIVED_SHARE, move_rate
 from fairlead.fleet.node_table import NodeTable
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
+from fairlead.store.errors import StoreError
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import MoveReason
 
@@ -67,7 +68,7 @@ class MoveBudget:
         loop = asyncio.get_running_loop()
         try:
             grant = await self._moves.take(wanted, self._own_rate)
-        except BusUnavailable as e:
+        except (BusUnavailable, StoreError) as e:
             logger.debug("the budget of moves: %s", e)
             grant = self._own_share(wanted, loop.time())
         self.rate = grant.rate
@@ -81,7 +82,7 @@ class MoveBudget:
         self._metrics.moves.labels(why, "overdrawn").inc(count)
         try:
             await self._moves.take(count, self._own_rate, overdraw=True)
-        except BusUnavailable as e:
+        except (BusUnavailable, StoreError) as e:
             logger.debug("the budget of moves: %s", e)
 
     def _own_share(self, wanted: int, now: float) -> Grant:
@@ -102,7 +103,7 @@ class MoveBudget:
         now = membership.now()
         try:
             self._look_at(await self._node_rows.read_all(now, membership.alive_since), now)
-        except BusUnavailable as e:
+        except (BusUnavailable, StoreError) as e:
             logger.debug("the rows of all nodes: %s", e)
             if first:
                 self._look_at(membership.table, now - int(membership.since_heartbeat * 1000))

@@ -73,7 +73,7 @@ class Rebalancer:
     def _find_candidates(self) -> None:
         self._candidates.clear()
         target = self._membership.rebalance_target
-        if target is not None and self._hub.links > target.keep:
+        if target is not None and len(self._hub) > target.keep:
             now, table, recent = self._membership.now(), self._membership.table, self._hub.recent_moves
             crowded = is_crowded(self._hub.links, self._capacity)
             candidates = (
@@ -88,7 +88,7 @@ class Rebalancer:
         target = self._membership.rebalance_target
         if target is None or self._hub.draining or self._membership.target_age < SETTLE:
             return 0.0
-        surplus = self._hub.links - self._leaving.open - target.keep
+        surplus = len(self._hub) - self._leaving.present(self._hub) - target.keep
         sessions = self._take_idle(min(surplus, self._budget.batch))
         if not sessions:
             return 0.0

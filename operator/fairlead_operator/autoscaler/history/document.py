@@ -11,19 +11,23 @@ means is a new VERSION.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from fairlead.errors import ConfigError
 from fairlead_operator.autoscaler.history.fleet_history import History
-from fairlead_operator.autoscaler.history.week_profile import QUARTERS
+from fairlead_operator.autoscaler.history.rebalance_history import PAUSE
+from fairlead_operator.autoscaler.history.week_profile import QUARTERS, UNKNOWN, WeekProfile
 
 VERSION = 1
 MOST_BYTES = 1 << 20
 """A history has some 150 bytes for each pod, so this is enough for more than 5,000 pods."""
 GREATEST = 1e12
 """Of any number in a history. Sums and products of such numbers are finite."""
+AHEAD_MS = 60_000
+"""By so much a document may be ahead of Redis TIME: after a failover, that is the clock of another machine."""
 
 
 class UnusableHistory(ConfigError):
@@ -56,9 +60,10 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, (now - self.at) / 1000)
 
 
-def decode_history(data: bytes, gateway: str) -> HistoryDocument:
+def decode_history(data: bytes, gateway: str, now: int) -> HistoryDocument:
     """Raises UnusableHistory for what another version or LinkGateway wrote, and for what no operator can have
-    written."""
+    written: whatever somebody puts into Redis stops rebalances and removals for no longer than an operator's own
+    history can. `now`: Redis TIME in ms."""
     if len(data) > MOST_BYTES:
         raise UnusableHistory(f"it has more than {MOST_BYTES} bytes")
     try:
@@ -70,18 +75,28 @@ def decode_history(data: bytes, gateway: str) -> HistoryDocument:
         raise UnusableHistory(f"it is not a history: {e}") from e
     if document.gateway != gateway:
         raise UnusableHistory(f"it is of another LinkGateway, of the uid {document.gateway[:64]}")
-    if any(
-        abs(number) > GREATEST
-        for number in (document.at // 1000, document.clock, *_numbers(msgspec.to_builtins(document.history)))
-    ):
-        raise UnusableHistory(f"it contains a number above {GREATEST:g}")
-    if max(_times(document.history), default=0.0) > document.clock:
-        raise UnusableHistory("it contains a time after the one at which it was written")
-    if len(document.history.week.links) not in (0, QUARTERS):
-        raise UnusableHistory(f"its profile of a week has not {QUARTERS} quarter hours")
-    if min(document.history.starts.durations, default=0.0) < 0:
-        raise UnusableHistory("a pod of it became ready before it was seen")
+    if refused := _refusal(document, now):
+        raise UnusableHistory(refused)
     return document
+
+
+def _refusal(document: HistoryDocument, now: int) -> str:
+    """Why no operator can have written it, "" if one can."""
+    history, clock = document.history, document.clock
+    counted = replace(history, links=replace(history.links, growth=0.0), week=WeekProfile(quarter=0, before=0))
+    if any(abs(number) > GREATEST for number in (document.at // 1000, clock, *_numbers(history))):
+        return f"it contains a number above {GREATEST:g}"
+    if min(document.at, clock, *_numbers(counted)) < 0 or min(_numbers(history.week)) < UNKNOWN:
+        return "it contains a negative number"
+    if document.at > now + AHEAD_MS:
+        return "it was written in the future"
+    if max(_times(history), default=0.0) > clock:
+        return "it contains a time after the one at which it was written"
+    if (history.rebalance.paused_until or 0.0) > clock + PAUSE:
+        return f"it contains a pause that lasts too long: expected at most {PAUSE:g} s"
+    if len(history.week.links) not in (0, QUARTERS):
+        return f"its profile of a week has not {QUARTERS} quarter hours"
+    return ""
 
 
 def _times(history: History) -> Iterator[float]:
@@ -94,12 +109,13 @@ def _times(history: History) -> Iterator[float]:
         links.grew_at,
         links.rejecting_since,
         rebalance.uneven_since,
+        rebalance.refusing_at,
     ):
         if known is not None:
             yield known
     compared = (history.compared.hpa, history.compared.keda)
     others = [one for known in compared for one in (*known.recommended, *known.sizes)]
-    for at, _ in (*history.wanted, *history.sizes, *links.peaks, *others):
+    for at, _ in (*history.wanted, *history.sizes, *links.peaks, *links.given, *others):
         yield at
     yield from (report.at for report in links.reports)
     yield from (at for _, at in history.starts.starting)
@@ -107,18 +123,23 @@ def _times(history: History) -> Iterator[float]:
     if links.outage is not None:
         yield links.outage.at
     yield history.signals.observed_at or 0.0
+    yield from (at for _, at in history.zones.failed)
     if rebalance.run is not None:
         yield from (rebalance.run.began, rebalance.run.round_began)
     if rebalance.ended is not None:
         yield rebalance.ended.at
 
 
-def _numbers(node: Any) -> Iterator[float]:
+def _numbers(part: History | WeekProfile) -> Iterator[float]:
+    return _numbers_in(msgspec.to_builtins(part))
+
+
+def _numbers_in(node: Any) -> Iterator[float]:
     if isinstance(node, int | float):
         yield node
     elif isinstance(node, dict):
         for inner in node.values():
-            yield from _numbers(inner)
+            yield from _numbers_in(inner)
     elif isinstance(node, list | tuple | set | frozenset):
         for inner in node:
-            yield from _numbers(inner)
+            yield from _numbers_in(inner)

@@ -14,6 +14,7 @@ from fairlead_operator.autoscaler.history.rebalance_history import RebalanceHist
 from fairlead_operator.autoscaler.history.signal_history import SignalHistory
 from fairlead_operator.autoscaler.history.start_history import StartHistory
 from fairlead_operator.autoscaler.history.week_profile import WeekProfile
+from fairlead_operator.autoscaler.history.zone_history import ZoneHistory
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 STEP_SECONDS = 60.0
@@ -41,19 +42,24 @@ class History:
     week: WeekProfile = field(default_factory=WeekProfile)
     compared: ComparisonHistory = field(default_factory=ComparisonHistory)
     rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
+    zones: ZoneHistory = field(default_factory=ZoneHistory)
 
-    def resume(self, gap: float) -> History:
-        """The history for a new leader; for `gap` seconds nobody has observed the fleet. After a long gap the fleet has
-        to be watched anew, but what has been measured and when a pod was removed still holds."""
+    def resume(self, gap: float, most: int) -> History:
+        """The history for a new leader; for `gap` seconds nobody has observed the fleet, which can hold `most` links.
+        After a long gap the fleet has to be watched anew, but what has been measured and when a pod was removed still
+        holds."""
+        week = self.week.limited(most)
         if gap <= GAP_MOST:
-            return replace(self, starts=self.starts.resume(keep_starting=True))
+            return replace(self, week=week, starts=self.starts.resume(keep_starting=True))
         return replace(
             self,
+            week=week,
             began=None,
             links=LinkHistory(),
             starts=self.starts.resume(keep_starting=False),
             short_of_pods=False,
             rebalance=self.rebalance.resume(),
+            zones=ZoneHistory(),
         )
 
     def observe(self, fleet: FleetObservation, now: float, *, week: bool = False) -> History:
@@ -68,6 +74,7 @@ class History:
             week=profile if not week or fleet.at is None else profile.observe(links.live, fleet.at),
             starts=self.starts.observe(fleet, now),
             signals=self.signals.observe(fleet, now),
+            zones=self.zones.observe(fleet, now),
         )
 
     def want(self, replicas: int, now: float, window: float) -> History:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from fairlead.fleet.node_table import AWAY_MS
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 
 REMEMBERED = 120.0
@@ -25,6 +26,8 @@ network or a region are over."""
 HERD_SHARE = 0.1
 """Share of the links whose loss within REMEMBERED is an outage. Fewer are lost every day: machines restart, laptops
 sleep, a pod dies."""
+AWAY_SECONDS = AWAY_MS / 1000
+"""Within this time an agent that moves, or whose pod is gone, has connected to another one."""
 SMOOTHING = 30.0
 """Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
 
@@ -72,6 +75,9 @@ class LinkHistory:
     peaks: TimedMaxima = ()
     """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
     outage: Outage | None = None
+    given: tuple[tuple[float, int], ...] = ()
+    """Times and numbers of links that pods which leave or are relieved have reported less, within AWAY_SECONDS: they
+    are about to be in the reports of others."""
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
     """Links of each fresh pod when the first of the pods that are now silent fell silent."""
@@ -94,6 +100,7 @@ class LinkHistory:
         if not fleet.readable:
             return self
         live, before_silence = self._count(fleet, now)
+        given = ((now, self._given(fleet, donors)), *self.given)
         live -= self._in_two_reports(fleet, donors)
         left = self._left(fleet)
         peaks = ((at, max(0, peak - left)) for at, peak in self.peaks)
@@ -103,6 +110,7 @@ class LinkHistory:
             live=live,
             peaks=add_maximum(peaks, now, live, LOST_SECONDS),
             before_silence=before_silence,
+            given=tuple((at, links) for at, links in given if links and now - at < AWAY_SECONDS),
             reports=self._reports(fleet, now),
         )
         seconds = now - self.observed_at
@@ -123,11 +131,12 @@ class LinkHistory:
         )
 
     def _outage(self, before: Outage | None, left: int) -> Outage | None:
-        """The outage that lasts, `left` agents having left on purpose since the last look. It ends when the links are
+        """The outage that lasts, `left` agents having left on purpose since the last look. Agents that move are not
+        lost: a fast drain takes the links from one report before they are in another. It ends when the links are
         back and grow no longer, or when they are so many that they cannot all have been lost; it is given up after
         HERD_SECONDS."""
         if before is None:
-            lost = self.links - self.live
+            lost = self.links - self.live - sum(links for _, links in self.given)
             return Outage(self.observed_at, self.links) if lost > HERD_SHARE * self.links else None
         links = max(0, before.links - left)
         back = self.live >= (1 - HERD_SHARE) * links and self.growing_since is None
@@ -147,7 +156,19 @@ class LinkHistory:
     def _left(self, fleet: FleetObservation) -> int:
         """Links whose agents have left on purpose since the last report of their node."""
         then = {report.pod: report.left for report in self.reports}
-        return sum(max(0, pod.left - then.get(pod.name, pod.left)) for pod in fleet.fresh_pods)
+        return sum(max(0, pod.left - then.get(pod.name, pod.left)) for pod in fleet.pods)
+
+    def _given(self, fleet: FleetObservation, donors: frozenset[str]) -> int:
+        """Links that pods which leave, are gone or are relieved have less than in their last reports."""
+        now = {pod.name: pod for pod in fleet.pods}
+        given = 0
+        for report in self.reports:
+            pod = now.get(report.pod)
+            if pod is None:
+                given += report.links
+            elif pod.fresh and (pod.leaving or pod.name in donors):
+                given += max(0, report.links - pod.links)
+        return given
 
     def _in_two_reports(self, fleet: FleetObservation, donors: frozenset[str]) -> int:
         """Links that pods have gained since their last reports while others move theirs away: those may still be in the

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta
+
+PAUSE = 600.0
+"""Seconds after a rebalance that changed nothing."""
+MOST_CHARACTERS = 1000
+"""Of the message of an ended rebalance; a condition has no more either."""
 
 
 class RebalanceOutcome(StrEnum):
@@ -53,7 +60,7 @@ class EndedRebalance:
     outcome: RebalanceOutcome
     at: float
     moved: int
-    message: str
+    message: Annotated[str, Meta(max_length=MOST_CHARACTERS)]
     operation: str = ""
 
 

@@ -34,17 +34,25 @@ class WeekProfile:
     def observe(self, links: int, at: float) -> WeekProfile:
         """The profile after an observation; `at` is Unix time in seconds."""
         quarter = math.floor(at / QUARTER_SECONDS)
-        if quarter < self.quarter:
-            return self  # a clock that was set back: this quarter hour has been seen
         if quarter == self.quarter:
             return replace(self, highest=max(self.highest, links))
         follows = quarter == self.quarter + 1
+        ended = quarter > self.quarter  # otherwise the clock was set back
         return WeekProfile(
-            links=self._learned() if self.whole else self.links,
+            links=self._learned() if self.whole and ended else self.links,
             quarter=quarter,
             whole=follows,
             highest=links,
             before=self.highest if follows else UNKNOWN,
+        )
+
+    def limited(self, most: int) -> WeekProfile:
+        """The profile of a fleet that cannot hold more than `most` links."""
+        return replace(
+            self,
+            links=tuple(min(one, most) for one in self.links),
+            highest=min(self.highest, most),
+            before=min(self.before, most),
         )
 
     def expected(self, at: float, ahead: float) -> int:

@@ -6,11 +6,15 @@ owns. It is read once: only the leader writes it.
 
 from __future__ import annotations
 
+import logging
+
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import NotFound
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import hash_of
 from fairlead_operator.resources.owner import Owner
+
+logger = logging.getLogger(__name__)
 
 KIND = "ControllerRevision"
 
@@ -35,7 +39,12 @@ class AcceptedTemplate:
             return
         if found := await self._items():
             newest = max(found, key=_number)
-            self.template, self._number = newest["data"]["spec"]["template"], _number(newest)
+            self._number = _number(newest)
+            try:
+                self.template = newest["data"]["spec"]["template"]
+            except (KeyError, TypeError):  # somebody else has written it: none is known
+                name = newest["metadata"]["name"]
+                logger.warning("%s: the ControllerRevision %s holds no pod template", self._owner.namespace, name)
         self._read = True
 
     async def accept(self, template: Object) -> None:

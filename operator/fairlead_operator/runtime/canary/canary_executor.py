@@ -9,8 +9,9 @@ the Deployment is not applied.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from msgspec import structs
 
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 CONDITION = "CanarySucceeded"
 
+TemplateCheck: TypeAlias = Callable[[Object, Object, LinkGatewaySpec], Awaitable[None]]
+"""Raises PolicyViolation unless the pods may get the first template; the second one is that of the spec."""
+
 
 @dataclass(frozen=True, slots=True)
 class CanaryPass:
@@ -58,8 +62,12 @@ class CanaryPass:
 
 
 class CanaryExecutor:
-    def __init__(self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, check: TemplateCheck
+    ) -> None:
+        """`check` is asked before the accepted template is applied again."""
         self._owner = owner
+        self._check = check
         self._redis = redis
         self._metrics = metrics
         self._accepted = AcceptedTemplate(cluster, owner)
@@ -75,7 +83,8 @@ class CanaryExecutor:
     async def stage(self, wanted: Sequence[Object], spec: LinkGatewaySpec, report: PassReport) -> list[Object]:
         """`wanted`, the objects that a pass applies, with the Deployment as the stage of its template asks for.
 
-        Raises AccessDenied when the accepted template cannot be read or written and a canary is asked for.
+        Raises AccessDenied when the accepted template cannot be read or written and a canary is asked for, and
+        PolicyViolation when the pods must not get it again.
         """
         (deployment,) = (one for one in wanted if one["kind"] == "Deployment")
         self._template, canary = deployment["spec"]["template"], spec.rollout.canary
@@ -85,6 +94,8 @@ class CanaryExecutor:
             self._stage = next_stage(new, accepted, report.before.canary, canary)
             if self._stage is RolloutStage.NORMAL and new != accepted:
                 await self._accepted.accept(self._template)
+            if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
+                await self._check(self._accepted.template, self._template, spec)
         except NotLeader:
             raise
         except FairleadError as e:

@@ -1,0 +1,78 @@
+"""Reads a pod template that the operator has applied: what of it an author has asked for. Pure.
+
+The accepted template of a canary is kept as it was applied, so that it can be applied again (see
+`runtime.canary.accepted_template`). The operator's policy may have become stricter meanwhile, and the record is an
+object in the author's namespace. So `acceptance` asks here before the template is used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.pod_spec import EnvVar, Pod
+from fairlead_operator.api.policy import secrets_in
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
+
+OWN_VOLUMES = ("tokens", "redis")
+FREE = (
+    "terminationGracePeriodSeconds", "containers", "volumes", "topologySpreadConstraints", "initContainers",
+    "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
+)  # fmt: skip
+"""The fields of a pod that follow from the spec. All others are the same in every template of the operator."""
+CONTAINER = (
+    "name", "image", "imagePullPolicy", "args", "env", "ports", "startupProbe", "livenessProbe", "readinessProbe",
+    "resources", "terminationMessagePolicy", "volumeMounts", "lifecycle",
+)  # fmt: skip
+"""Those of the gateway's container."""
+
+
+def asked_by_template(template: Object, wanted: Object, spec: LinkGatewaySpec) -> LinkGatewaySpec:
+    """A spec that asks for the pods of `template` and, like `spec`, for Redis and tokens; and for nothing besides.
+    `wanted` is the template of `spec`, which has the operator's own labels too."""
+    meta, pod = template["metadata"], template["spec"]
+    gateway, *others = pod["containers"]
+    known = wanted["metadata"]["labels"].items()
+    own = [volume for volume in pod["volumes"] if _is_own(volume)]
+    secrets = [*pod.get("imagePullSecrets", []), *({"name": name} for name in secrets_in(own))]
+    return LinkGatewaySpec(
+        image=gateway["image"],
+        redis=spec.redis,
+        tokens=spec.tokens,
+        pod=Pod(
+            labels=dict(meta["labels"].items() - known),
+            annotations={key: value for key, value in meta["annotations"].items() if key != SECRETS_ANNOTATION},
+            image_pull_secrets=secrets,
+            tolerations=pod.get("tolerations", []),
+            priority_class_name=pod.get("priorityClassName"),
+            runtime_class_name=pod.get("runtimeClassName"),
+            env=[_variable(one) for one in gateway["env"]],
+            volumes=[volume for volume in pod["volumes"] if volume not in own],
+            init_containers=pod.get("initContainers", []),
+            containers=others,
+            lifecycle=gateway.get("lifecycle"),
+        ),
+    )
+
+
+def never_written(template: Object, wanted: Object) -> Iterator[str]:
+    """The fields of `template` that the operator has not written so. `wanted` is the template of the present spec."""
+    pod, now = template["spec"], wanted["spec"]
+    yield from (f"spec.{name}" for name in pod if name not in FREE and pod[name] != now.get(name))
+    gateway, present = pod["containers"][0], now["containers"][0]
+    for name in gateway:
+        if name not in CONTAINER and gateway[name] != present.get(name):
+            yield f"spec.containers[0].{name}"
+
+
+def _is_own(volume: Object) -> bool:
+    """Whether it is one of the volumes in which the operator gives the gateway its Secrets."""
+    sources = [volume, *volume.get("projected", {}).get("sources", [])]
+    kinds = {kind for source in sources for kind in source.keys() - {"name"}}
+    return volume.get("name") in OWN_VOLUMES and kinds <= {"secret", "projected"}
+
+
+def _variable(entry: Any) -> EnvVar:
+    return EnvVar(name=entry["name"], value=entry.get("value"), value_from=entry.get("valueFrom"))

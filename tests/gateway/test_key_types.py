@@ -1,0 +1,106 @@
+"""Somebody writes a value of another type under a key of Fairlead: its name is told, and everything else goes on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import websockets
+
+from fairlead.bus.inbox import inbox_key
+from fairlead.fleet import schema
+from fairlead.fleet.schema import DEADLINE_SHARDS, INDEX_SHARDS, agent_key, deadlines_key, index_key, node_key
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import integer, items, text
+from fairlead.wire.messages import Ack, End
+
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import MakeGatewayApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import DialAgent
+
+SHARED = (
+    schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT, schema.MOVES, schema.EVENTS,
+    *map(index_key, range(INDEX_SHARDS)), *map(deadlines_key, range(DEADLINE_SHARDS)),
+)  # fmt: skip
+"""The keys that all nodes share, or all agents and commands of a shard."""
+
+
+def test_types_are_those_of_the_drawing() -> None:
+    assert schema.__doc__ is not None
+    drawn = dict(re.findall(r"^(fl1:\w+)\S*(?: by)? +(hash|zset|string|stream) ", schema.__doc__, re.MULTILINE))
+    assert drawn == schema.KEY_TYPES
+    for key in (*SHARED, node_key("n"), agent_key("a"), inbox_key("n#e")):
+        assert schema.key_type(key) in ("hash", "zset", "string", "stream")
+    assert schema.key_type("fl1:other:{a}") is None
+    assert schema.key_type("another") is None
+
+
+@pytest.mark.timeout(180)
+async def test_shared_keys_of_another_type_are_removed_and_commands_go_on(
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
+) -> None:
+    first, second = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api, store = api_of(second), await redis_of(own_valkey)
+    peer = await dial(first)
+    await peer.greet()
+    planted = [*SHARED, node_key("node-1")]
+    planted += [text(key) for key in items(await store.submit("KEYS", "fl1:inbox:*"))]
+    for key in planted:
+        await store.submit("DEL", key)
+        await store.submit("RPUSH", key, "a note")
+
+    async def command_ends() -> bool:
+        answer = await api.post({"agent": peer.agent, "method": "m"})
+        if answer.status_code != 202:
+            return False
+        command = answer.json()["id"]
+        assert (await peer.command()).id == command
+        await peer.send(Ack(id=command), End(id=command, total=0))
+        return bool((await api.end(command))["state"] == "ok")
+
+    async def used_keys_are_ours_again() -> bool:
+        used = [schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT]
+        return "list" not in [text(await store.submit("TYPE", key)) for key in [*used, *planted[len(SHARED) :]]]
+
+    await until(used_keys_are_ours_again)
+    await until(command_ends)
+    newcomer = await dial(second)
+    await newcomer.greet()
+    assert (await api.agent(newcomer.agent))["state"] == "online"
+    assert integer(await store.submit("ZCARD", schema.NODES)) == 2
+    log = first.log() + second.log()
+    for key in (schema.NODES, schema.DATA_EPOCH, schema.REBALANCE, node_key("node-1")):
+        assert f"the key {key} in Redis held a list, which is not Fairlead's" in log
+
+
+async def test_agent_whose_row_is_of_another_type_harms_nobody_else_and_connects_again(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    good, bad = await dial(gateway), await dial(gateway)
+    await good.greet()
+    await store.submit("SET", agent_key(bad.agent), "a note")
+    with pytest.raises(websockets.ConnectionClosedError, match="could not take this agent in"):
+        await bad.greet()
+    command = await api.start(good.agent)
+    assert (await good.command()).id == command
+    again = await dial(gateway, bad.agent)
+    await again.greet()
+    assert (await api.agent(bad.agent))["state"] == "online"
+    assert agent_key(bad.agent) in gateway.log()
+
+
+async def test_node_joins_although_a_key_is_of_another_type(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf
+) -> None:
+    store = await redis_of(own_valkey)
+    for key in (schema.NODES, node_key("node-1")):
+        await store.submit("SET", key, "a note")
+    assert "node-1" in make_gateway(own_valkey.url, name="node-1").log()
