@@ -25,11 +25,8 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.attach import attach
 from fairlead.carrier.client import connect
 from fairlead.carrier.connection_context import ConnectionContext
-<<<<<<< HEAD
-from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
-=======
 from fairlead.carrier.epoll.poller import AVAILABLE
->>>>>>> main
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler

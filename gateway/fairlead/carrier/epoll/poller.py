@@ -108,10 +108,10 @@ class Poller:
         with sock:
             if self._closed:
                 raise OSError("the poller is closed")
-            self._register(sock.fileno())
-            fd = sock.detach()
-        taken = self._transports[fd] = SocketTransport(fd, self)
-        return taken
+            transport = SocketTransport(sock.fileno(), self)
+            self.add(sock.fileno(), transport)
+            sock.detach()
+        return transport
 
     def close(self) -> None:
         """Drop all connections and close the epoll. Nothing is taken over any more: an application that answers only
@@ -137,7 +137,7 @@ class Poller:
             self._polled.append(None)
         self._polled[fd] = polled
 
-    def adopt(self, fd: int) -> SocketTransport:
+    def promote(self, fd: int) -> SocketTransport:
         """Make a transport of a socket that is watched for data. As after `take_over`, its protocol must be set."""
         transport = self._polled[fd] = SocketTransport(fd, self)
         return transport

@@ -156,7 +156,7 @@ class LinkAcceptor:
         context = self.config.context
         deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
         answer = response.switching_protocols(request.key, subprotocol, deflate, self._server_state.default_headers)
-        transport = self.poller.adopt(accepted.leave(watched=True).detach())
+        transport = self.poller.promote(accepted.leave(watched=True).detach())
         connections = cast("set[ServerConnection]", self.connections)
         connection = ServerConnection(transport, listener, context, connections, deflate=deflate is not None)
         transport.set_protocol(connection)
