@@ -22,12 +22,13 @@ CACHE = ROOT / ".cache" / "bench"
 REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 WS = "8.23.0"
 PYTHON_PEERS = ("sansio", "legacy", "wsproto", "aiohttp", "websockets", "autobahn", "picows")
-OWN = ("fairlead", "epoll")
+OWN = ("fairlead", "epoll", "direct")
 PRESENT = ("sansio", "aiohttp")
 """Peers that the development environment has too, for runs that fetch nothing."""
 WHAT = {
     "fairlead": "Fairlead's carrier",
     "epoll": "Fairlead's carrier, epoll",
+    "direct": "Fairlead's carrier, epoll, accepting directly",
     "sansio": "uvicorn, websockets-sansio",
     "legacy": "uvicorn, websockets",
     "wsproto": "uvicorn, wsproto",

@@ -1,6 +1,7 @@
 """The servers under test, one a process: `python servers.py NAME PORT`. Each answers what it gets on /v1/link.
 
-fairlead: our carrier, an attached listener; epoll: the same with `epoll`. sansio, legacy, wsproto: Starlette on stock
+fairlead: our carrier, an attached listener; epoll: the same with `epoll`; direct: and with links
+accepted directly. sansio, legacy, wsproto: Starlette on stock
 uvicorn with each of its WebSocket protocols. aiohttp, websockets, autobahn, picows: their own servers. Binary messages
 are echoed; a text `{"c": n}` is answered with `{"c": n, "ts": seconds}`. Compression and pings of their own are off
 everywhere. And `node`: the real `fairlead serve` with the arguments that follow. SIGUSR1 makes any of them collect all
@@ -58,12 +59,13 @@ class Echo:
     def on_overflow(self, connection: object) -> None: ...
 
 
-async def fairlead(port: int, epoll: bool = False) -> None:
+async def fairlead(port: int, epoll: bool = False, direct: bool = False) -> None:
     from starlette.applications import Starlette
     from starlette.routing import WebSocketRoute
     from starlette.websockets import WebSocket
 
     from fairlead.carrier.attach import attach
+    from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
     from fairlead.carrier.http_server.uvicorn_server import Server, config
     from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -72,9 +74,10 @@ async def fairlead(port: int, epoll: bool = False) -> None:
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
+    taken = DirectEndpoint(b"/v1/link", lambda scope: (echo, SUBPROTOCOL)) if direct else None
     async with TimerWheel() as timer_wheel:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
-        await Server(config(app, port=port, timer_wheel=timer_wheel, epoll=epoll)).serve()
+        await Server(config(app, port=port, timer_wheel=timer_wheel, epoll=epoll, direct=taken)).serve()
 
 
 def on_uvicorn(protocol: str) -> Callable[[int], Awaitable[None]]:
@@ -185,6 +188,7 @@ async def picows(port: int) -> None:
 SERVERS: dict[str, Callable[[int], Awaitable[None]]] = {
     "fairlead": fairlead,
     "epoll": partial(fairlead, epoll=True),
+    "direct": partial(fairlead, epoll=True, direct=True),
     "sansio": on_uvicorn("websockets-sansio"),
     "legacy": on_uvicorn("websockets"),
     "wsproto": on_uvicorn("wsproto"),

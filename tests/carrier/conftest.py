@@ -1,8 +1,9 @@
 """Real servers on 127.0.0.1:0, and clients that connect to them.
 
-`serve(app)` runs an application on our server, once with `epoll` and once with its connections on the transports of
-the event loop; `foreign(app)` runs it on a stock uvicorn; `listeners` is a listener on each of the three. `dial` opens
-raw clients. `support.carrier` defines their types and the listeners.
+`serve(app)` runs an application on our server: with connections on the transports of the event loop, with connections
+that leave them (`epoll`), and with connections that are accepted without one (`direct`); `foreign(app)` runs it on a
+stock uvicorn; `listeners` is a listener on each of the four. `dial` opens raw clients. `support.carrier` defines their
+types and the listeners.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import pytest
@@ -26,6 +26,7 @@ from fairlead.carrier.attach import attach
 from fairlead.carrier.client import connect
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import AVAILABLE
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
@@ -85,10 +86,26 @@ async def run(server: uvicorn.Server, running: Running) -> int:
     return port
 
 
-@pytest.fixture(scope="module", params=["epoll", "transport"])
-def epoll(request: pytest.FixtureRequest) -> bool:
-    """Whether connections leave the transports of the event loop after the upgrade."""
-    return bool(request.param == "epoll")
+@pytest.fixture(scope="module", params=["direct", "epoll", "transport"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def epoll(mode: str) -> bool:
+    """Whether connections are not on the transports of the event loop after the upgrade."""
+    return mode != "transport"
+
+
+def options_of(mode: str, app: object) -> dict[str, Any]:
+    """The options of a server whose connections are accepted in this way.
+
+    An application that attaches one listener to each WebSocket at / says how it makes them (`attached_app`). All others
+    get their connections from the acceptor, which takes none for itself.
+    """
+    make: Callable[[], RecordingListener] | None = getattr(app, "make_listener", None)
+    direct = DirectEndpoint(b"/", lambda scope: None if make is None else (make(), None))
+    return {"epoll": mode != "transport", "direct": direct if mode == "direct" else None}
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -108,9 +125,13 @@ async def serve_on(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[S
 
 
 @pytest.fixture
-def serve(serve_on: Serve, epoll: bool) -> Serve:
+def serve(serve_on: Serve, mode: str) -> Serve:
     """Run an application on our carrier; returns the port."""
-    return partial(serve_on, epoll=epoll)
+
+    async def start(app: ASGIApp, **options: Any) -> int:
+        return await serve_on(app, **(options_of(mode, app) | options))
+
+    return start
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -136,7 +157,9 @@ def attached_app(make: Callable[[], RecordingListener], context: ConnectionConte
     async def endpoint(websocket: WebSocket) -> None:
         await attach(websocket, make(), context=context)
 
-    return Starlette(routes=[WebSocketRoute("/", endpoint)])
+    app = Starlette(routes=[WebSocketRoute("/", endpoint)])
+    app.__dict__["make_listener"] = make
+    return app
 
 
 @pytest.fixture(name="attached_app")
@@ -158,11 +181,11 @@ def plain_echo_app() -> Starlette:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["attached", "asgi"])
-async def echo_port(request: pytest.FixtureRequest, running: Running, epoll: bool) -> AsyncIterator[int]:
+async def echo_port(request: pytest.FixtureRequest, running: Running, mode: str) -> AsyncIterator[int]:
     """An echo server on each of the two paths through our carrier; one for each module of tests."""
     app = attached_app(lambda: RecordingListener(echo=True)) if request.param == "attached" else plain_echo_app()
     async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
-        made = config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT, epoll=epoll)
+        made = config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT, **options_of(mode, app))
         server = Server(made, own_signals=False)
         yield await run(server, running)
         server.should_exit = True
@@ -174,7 +197,7 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
     return plain_echo_app
 
 
-@pytest_asyncio.fixture(loop_scope="module", params=["epoll", "transport", "foreign"])
+@pytest_asyncio.fixture(loop_scope="module", params=["direct", "epoll", "transport", "foreign"])
 async def listeners(
     request: pytest.FixtureRequest,
     attached_app: AttachedApp,
@@ -187,7 +210,8 @@ async def listeners(
         context = ConnectionContext(timer_wheel, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
         made.port = await foreign(attached_app(made, context))
     else:
-        made.port = await serve_on(attached_app(made), max_buffered=made.limit, epoll=request.param == "epoll")
+        app = attached_app(made)
+        made.port = await serve_on(app, max_buffered=made.limit, **options_of(request.param, app))
     return made
 
 

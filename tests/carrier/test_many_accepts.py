@@ -22,8 +22,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CROWD = 100
 """Links that are open at the same time."""
-CROWDS = 50
-"""20,000 accepts in the four forms of this test: two kinds of transport, two event loops."""
+CROWDS = 40
+"""24,000 accepts in the six forms of this test: three ways to accept, two event loops."""
 SPARE = 2_000
 """Blocks that the interpreter may hold more in the end, for caches and for what the crowd before it has left: less than
 one for two links."""

@@ -30,21 +30,30 @@ from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent, ScriptedAgent
 
 
 @pytest.fixture(scope="module")
-def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), shared_valkey.url, ("--hello-timeout", "1"))
+def accepting() -> tuple[str, ...]:
+    """The flags that say how links are accepted. The modules that test refusals play all of them with either."""
+    return ()
+
+
+@pytest.fixture(scope="module")
+def gateway(
+    shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory, accepting: tuple[str, ...]
+) -> Iterator[GatewayProcess]:
+    flags = ("--hello-timeout", "1", *accepting)
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway"), shared_valkey.url, flags)
     process.start()
     yield process
     process.stop()
 
 
 @pytest.fixture
-def make_gateway(tmp_path: Path) -> Iterator[MakeGateway]:
+def make_gateway(tmp_path: Path, accepting: tuple[str, ...]) -> Iterator[MakeGateway]:
     made: list[GatewayProcess] = []
 
     def make(
         redis: str, *flags: str, name: str = "node-1", files: int = 0, within: tuple[str, ...] = ()
     ) -> GatewayProcess:
-        process = GatewayProcess(tmp_path, redis, flags, name, files, within)
+        process = GatewayProcess(tmp_path, redis, (*accepting, *flags), name, files, within)
         made.append(process)
         process.start()
         return process

@@ -96,6 +96,12 @@ def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None
         HostRules(loopback_only=True).check(headers)
 
 
+@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
+    return ("--link-transport", request.param)
+
+
 async def statuses(gateway: GatewayProcess, token: str, agent_token: str, **headers: str) -> list[int]:
     """The statuses of the link, API and admin ports for a request with these headers and a valid token."""
     found = []

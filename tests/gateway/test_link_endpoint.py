@@ -27,6 +27,12 @@ from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 
 
+@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
+    return ("--link-transport", request.param)
+
+
 async def refusal(gateway: GatewayProcess, path: str = "/v1/link", **options: Any) -> websockets.Response:
     options.setdefault("subprotocols", [SUBPROTOCOL_MSGPACK])
     options.setdefault("additional_headers", {"Authorization": "Bearer development-agent-token"})

@@ -73,6 +73,12 @@ async def connections(port: int, count: int, first: bytes, source: str = STRANGE
         writer.transport.abort()
 
 
+@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
+    return ("--link-transport", request.param)
+
+
 @pytest.mark.parametrize("first", [b"", GET, GET[:-2]], ids=["silent", "idle", "slow"])
 @pytest.mark.parametrize("port", ["link", "api", "admin"])
 async def test_many_unauthenticated_connections_keep_nobody_out(

@@ -32,14 +32,17 @@ LINK_PATH = "/v1/link"
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
+def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
+    token = node.settings.agent_token
+    hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
+    return LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
+
+
+def link_app(endpoint: LinkEndpoint) -> ASGIApp:
     """The application on the link port, which serves `/v1/link` and nothing else.
 
     It needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
-    token = node.settings.agent_token
-    hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    endpoint = LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
     lost = Starlette()  # answers everything else with 404, and handles the lifespan
     # RFC 9110 §15.5.22. It differs from the answer to a wrong path because a proxy that removes the header is the most
     # common reason.

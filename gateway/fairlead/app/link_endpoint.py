@@ -4,6 +4,9 @@ It checks, in this order: Host and Origin (403), the credential (401, or 429 aft
 draining or full (503), the accept rate (429), and the subprotocol (426). The credential comes before the state of the
 node, so that a stranger learns nothing about the node and cannot cause a scale-up by being refused. A connection that
 passes is attached to a session and this coroutine ends: no object of Starlette lives as long as the link.
+
+`take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks, and what it
+does not accept comes to `enter`, which alone refuses, counts and delays.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
@@ -56,15 +60,18 @@ class LinkEndpoint:
                 await self._hold_back(client_key(websocket.scope))
             await websocket.send_denial_response(refusal)
             return
-        subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
-        settings = self._node.settings
-        session = Session(
-            self._codecs[subprotocol],
-            self._node.routing.link_handler,
-            settings.window,
-            [entered, wall_ns(), 0, 0, 0, 0],
-        )
+        session, subprotocol = self._session(websocket.scope, entered)
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
+
+    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | None:
+        """Return a new session and its subprotocol, or None if `enter` would refuse the request. `scope` has its
+        headers, subprotocols and client.
+        """
+        entered = wall_ns()
+        # The accept rate is asked last: what it has given is a link.
+        if self._guard.passes(scope) and self._offers_codec(scope) and self._obstacle(scope) is None:
+            return self._session(scope, entered)
+        return None
 
     async def _hold_back(self, key: str) -> None:
         """Delay the answer to an address that keeps exceeding the accept rate, so that a client that ignores
@@ -77,18 +84,37 @@ class LinkEndpoint:
             finally:
                 self._waiting -= 1
 
-    def _refusal(self, websocket: WebSocket) -> Response | None:
+    def _session(self, scope: Mapping[str, Any], entered: int) -> tuple[Session, str]:
+        subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
+        handler, window = self._node.routing.link_handler, self._node.settings.window
+        return Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0]), subprotocol
+
+    def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
+        return any(name in self._codecs for name in scope["subprotocols"])
+
+    def _obstacle(self, scope: Mapping[str, Any]) -> str | None:
+        """Why this node takes no new link from this client now, or None if the accept rate has given it one."""
         node = self._node
         if node.hub.draining:
-            return self._busy("draining", 503, NodeBusy("this node is draining: connect again to reach another one"), 1)
+            return "draining"
         if node.hub.links >= node.settings.capacity:
+            return "full"
+        if not self._rate.take(client_key(scope), asyncio.get_running_loop().time()):
+            return "rate"
+        return None
+
+    def _refusal(self, websocket: WebSocket) -> Response | None:
+        node, rate = self._node, self._rate.rate
+        obstacle = self._obstacle(websocket.scope)
+        if obstacle == "draining":
+            return self._busy(obstacle, 503, NodeBusy("this node is draining: connect again to reach another one"), 1)
+        if obstacle == "full":
             full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again to reach another one")
-            return self._busy("full", 503, full, 10)
-        rate = self._rate
-        if not rate.take(client_key(websocket.scope), asyncio.get_running_loop().time()):
-            fast = NodeBusy(f"this node accepts no more than {rate.rate:g} new links a second: try again later")
-            return self._busy("rate", 429, fast, max(1.0, node.hub.links / rate.rate))
-        if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
+            return self._busy(obstacle, 503, full, 10)
+        if obstacle == "rate":
+            fast = NodeBusy(f"this node accepts no more than {rate:g} new links a second: try again later")
+            return self._busy(obstacle, 429, fast, max(1.0, node.hub.links / rate))
+        if not self._offers_codec(websocket.scope):
             self._reject("subprotocol")
             return PlainTextResponse(
                 f"Unsupported subprotocol: name one of {', '.join(self._codecs)} in Sec-WebSocket-Protocol.\n",

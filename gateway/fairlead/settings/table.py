@@ -165,7 +165,7 @@ SETTINGS: Mapping[str, Setting] = {
     "link_transport": choice(
         ("asyncio", "epoll"),
         "What open links are kept on: transports of the event loop, or bare sockets in an epoll of the node's own "
-        "(Linux), which take a fifth of the memory",
+        "(Linux), which take a fifth of the memory and a third of the time of an accept",
     ),
     "drain_rate": number(
         0.1,

@@ -19,7 +19,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from fairlead.carrier.epoll.socket_transport import READ_SIZE, READABLE, SocketTransport
 
@@ -38,6 +38,18 @@ TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
 
+class Polled(Protocol):
+    """Owns a socket on the poller. Both methods may remove it."""
+
+    def ready(self, events: int) -> bool:
+        """Do what the socket allows now, without waiting. Returns whether data was read. `events` are a hint."""
+        ...
+
+    def abort(self) -> None:
+        """Close the socket now: the poller closes, or `ready` has failed."""
+        ...
+
+
 class Poller:
     """Polls the sockets of one event loop. Its owner calls `close` at the end."""
 
@@ -48,19 +60,19 @@ class Poller:
         self._loop: asyncio.AbstractEventLoop
         self._epoll: select.epoll | None = None
         self._closed = False
-        self._transports: list[SocketTransport | None] = []
-        """The transports by their descriptors, which are small numbers: 8 bytes each, where a dict takes 80."""
+        self._polled: list[Polled | None] = []
+        """Who owns the socket, by its descriptor, which is a small number: 8 bytes each, where a dict takes 80."""
         self._left: list[tuple[int, int]] = []
         """The rest of the last batch."""
-        self._alone: SocketTransport | None = None
-        """The only transport of the last batch. It is read without asking the kernel, `GUESSES` times."""
+        self._alone: Polled | None = None
+        """The only one of the last batch. It is read without asking the kernel, `GUESSES` times."""
         self._guesses = 0
         self._unflushed: list[SocketTransport] = []
         self._more: memoryview
 
     def __len__(self) -> int:
         """The number of sockets."""
-        return sum(transport is not None for transport in self._transports)
+        return sum(polled is not None for polled in self._polled)
 
     def take_over(self, transport: asyncio.Transport) -> SocketTransport | None:
         """Let the connection on `transport` leave it. Returns None, and changes nothing, if it has to stay: because of
@@ -79,11 +91,11 @@ class Poller:
         except OSError:
             return None
         try:
-            self._register(fd)
+            taken = SocketTransport(fd, self)
+            self.add(fd, taken)
         except OSError:
             os.close(fd)
             return None
-        taken = self._transports[fd] = SocketTransport(fd, self)
         transport.set_protocol(_NOBODY)
         transport.abort()
         return taken
@@ -96,24 +108,41 @@ class Poller:
         with sock:
             if self._closed:
                 raise OSError("the poller is closed")
-            self._register(sock.fileno())
-            fd = sock.detach()
-        taken = self._transports[fd] = SocketTransport(fd, self)
-        return taken
+            transport = SocketTransport(sock.fileno(), self)
+            self.add(sock.fileno(), transport)
+            sock.detach()
+        return transport
 
     def close(self) -> None:
         """Drop all connections and close the epoll. Nothing is taken over any more: an application that answers only
         now would create an epoll that nobody closes."""
         self._closed = True
-        for transport in self._transports:
-            if transport is not None:
-                transport.abort()
+        for polled in tuple(self._polled):
+            if polled is not None:
+                polled.abort()
         if self._epoll is not None:
             self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
             self._epoll = None
 
-    # Called by the transports.
+    def add(self, fd: int, polled: Polled) -> None:
+        """Watch a socket for data. Raises OSError if the kernel has no descriptor or memory for that."""
+        if self._epoll is None:
+            self._loop = asyncio.get_running_loop()
+            self._epoll = select.epoll()
+            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
+            self._loop.add_reader(self._epoll.fileno(), self._wake)
+        self._epoll.register(fd, READABLE)
+        while len(self._polled) <= fd:
+            self._polled.append(None)
+        self._polled[fd] = polled
+
+    def promote(self, fd: int) -> SocketTransport:
+        """Make a transport of a socket that is watched for data. As after `take_over`, its protocol must be set."""
+        transport = self._polled[fd] = SocketTransport(fd, self)
+        return transport
+
+    # Called by the owners of the sockets.
 
     def watch(self, fd: int, before: int, events: int) -> None:
         """Watch a socket for other events. One that is watched for none is not registered, because epoll would report
@@ -128,8 +157,8 @@ class Poller:
             self._epoll.register(fd, events)
 
     def remove(self, fd: int, events: int) -> None:
-        """Forget a socket, which its transport closes then."""
-        self._transports[fd] = None
+        """Forget a socket, which its owner closes then."""
+        self._polled[fd] = None
         if events and self._epoll is not None:
             # Closing it is not enough as long as the transport that it has left keeps the other descriptor.
             self._epoll.unregister(fd)
@@ -154,16 +183,6 @@ class Poller:
 
     # Internal.
 
-    def _register(self, fd: int) -> None:
-        if self._epoll is None:
-            self._loop = asyncio.get_running_loop()
-            self._epoll = select.epoll()
-            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
-            self._loop.add_reader(self._epoll.fileno(), self._wake)
-        self._epoll.register(fd, READABLE)
-        while len(self._transports) <= fd:
-            self._transports.append(None)
-
     def _wake(self) -> None:
         """Serve sockets that are ready. The kernel appends those that still are to the end of its list, so each gets
         its turn; the rest of a batch comes before the next batch for the same reason.
@@ -171,21 +190,21 @@ class Poller:
         assert self._epoll is not None
         if self._guesses and self._guess():
             return
-        transports, clock = self._transports, self._clock
+        owners, clock = self._polled, self._clock
         until = clock() + TURN
         events, self._left = self._left or self._epoll.poll(0, BATCH), []
         if len(events) == 1:
-            alone = transports[events[0][0]]
+            alone = owners[events[0][0]]
             self._guesses = GUESSES if alone is not None and alone is self._alone else 0
             self._alone = alone
         for position, (fd, event) in enumerate(events, 1):
-            transport = transports[fd]
-            if transport is None:
+            polled = owners[fd]
+            if polled is None:
                 continue  # it was closed by one before it
             try:
-                transport.ready(event)
+                polled.ready(event)
             except Exception:
-                self._failed(transport)
+                self._failed(polled)
             if clock() > until:
                 self._left = events[position:]
                 return
@@ -217,10 +236,10 @@ class Poller:
                 return
         unflushed.clear()
 
-    def _failed(self, transport: SocketTransport) -> None:
+    def _failed(self, polled: Polled) -> None:
         logger.exception("a connection failed and is dropped; the others go on")
         self.reading = None
-        transport.abort()
+        polled.abort()
 
 
 _NOBODY: Final = asyncio.Protocol()

@@ -10,10 +10,9 @@ answers.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from fairlead.telemetry.logs import LogAggregator
 
@@ -49,6 +48,12 @@ def admin_admission() -> Admission:
     return Admission(ADMIN_LIMIT, requests=None, lifetime=None, kind="on the admin port")
 
 
+class Abortable(Protocol):
+    """A connection: the transport of one, or its socket while it has none."""
+
+    def abort(self) -> None: ...
+
+
 class Admission:
     """Bounds the connections without a valid token: `limit` in total and `per_address` from one address (by default
     half of `limit`).
@@ -75,10 +80,10 @@ class Admission:
         self.evicted = 0
         """The number of connections that were closed to make room for connections or for bytes received ahead."""
         self._kind = kind
-        self._open: dict[asyncio.Transport, str] = {}
+        self._open: dict[Abortable, str] = {}
         """The connections in order of arrival, each with the key of its address."""
-        self._by_address: dict[str, dict[asyncio.Transport, None]] = {}
-        self._held: dict[asyncio.Transport, int] = {}
+        self._by_address: dict[str, dict[Abortable, None]] = {}
+        self._held: dict[Abortable, int] = {}
         """The bytes that each connection received ahead. The one that has added none for the longest time is first."""
         self.ahead = 0
         """The number of bytes that all connections together received ahead of their turn."""
@@ -88,23 +93,23 @@ class Admission:
     def __len__(self) -> int:
         return len(self._open)
 
-    def __contains__(self, transport: asyncio.Transport) -> bool:
+    def __contains__(self, transport: Abortable) -> bool:
         return transport in self._open
 
-    def add(self, transport: asyncio.Transport, key: str) -> None:
+    def add(self, transport: Abortable, key: str) -> None:
         """Count a new connection. `key` is the key of its address, or "" if no limit per address applies to it."""
         self._open[transport] = key
         self._join(transport, key)
         if len(self._open) > self.limit:
             self._evict(next(iter(self._open)), f"of {self.limit} {self._kind} in all")
 
-    def discard(self, transport: asyncio.Transport) -> None:
+    def discard(self, transport: Abortable) -> None:
         """Stop counting a connection that has shown a valid token or is lost."""
         key = self._open.pop(transport, None)
         if key is not None:
             self._leave(transport, key)
 
-    def rename(self, transport: asyncio.Transport, key: str) -> None:
+    def rename(self, transport: Abortable, key: str) -> None:
         """Count the connection for the client that a trusted proxy has named. It counts as the youngest again."""
         old = self._open.pop(transport, None)
         if old is None:
@@ -114,7 +119,7 @@ class Admission:
             self._leave(transport, old)
             self._join(transport, key)
 
-    def hold(self, transport: asyncio.Transport, count: int) -> None:
+    def hold(self, transport: Abortable, count: int) -> None:
         """Note that `transport` holds `count` bytes ahead of their turn. If all connections together hold too many, one
         that has shown no valid token is closed, or this one if all of them have shown one.
         """
@@ -132,7 +137,7 @@ class Admission:
         """Log the events that were not logged yet."""
         self._log_aggregator.aclose()
 
-    def _join(self, transport: asyncio.Transport, key: str) -> None:
+    def _join(self, transport: Abortable, key: str) -> None:
         if not key:
             return
         group = self._by_address.setdefault(key, {})
@@ -140,19 +145,19 @@ class Admission:
         if len(group) > self.per_address:
             self._evict(next(iter(group)), f"of {self.per_address} {self._kind} from one address")
 
-    def _leave(self, transport: asyncio.Transport, key: str) -> None:
+    def _leave(self, transport: Abortable, key: str) -> None:
         group = self._by_address.get(key)
         if group is not None:
             group.pop(transport, None)
             if not group:
                 del self._by_address[key]
 
-    def _evict(self, transport: asyncio.Transport, limit: str) -> None:
+    def _evict(self, transport: Abortable, limit: str) -> None:
         key = self._open[transport]
         self.discard(transport)
         self._close(transport, key, f"it was the oldest {limit}")
 
-    def _close(self, transport: asyncio.Transport, key: str, why: str) -> None:
+    def _close(self, transport: Abortable, key: str, why: str) -> None:
         self.evicted += 1
         self._log_aggregator.note(
             "connections closed to make room",

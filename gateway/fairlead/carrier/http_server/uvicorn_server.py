@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 import ssl as tls
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import uvicorn
 
@@ -23,6 +24,7 @@ from fairlead.carrier.epoll.poller import AVAILABLE, Poller
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.client_address import TrustedProxies
 from fairlead.carrier.http_server.http_connection import HttpConnection
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkAcceptor
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -51,15 +53,19 @@ class ServerConfig(uvicorn.Config):
         *,
         context: ConnectionContext,
         poller: Poller | None,
+        direct: DirectEndpoint | None,
         admission: Admission,
         proxies: TrustedProxies,
         request_timeout: float,
         body_timeout: float,
         **options: Any,
     ) -> None:
-        super().__init__(app, http=HttpConnection, ws=WebSocketUpgrade, **options)
+        super().__init__(
+            app, http=HttpConnection, ws=WebSocketUpgrade, interface="asgi3", server_header=False, **options
+        )
         self.context = context
         self.poller = poller
+        self.direct = direct
         self.admission = admission
         self.proxies = proxies
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
@@ -84,6 +90,7 @@ def config(
     stop_timeout: int = 10,
     loop: str = "uvloop",
     epoll: bool = False,
+    direct: DirectEndpoint | None = None,
     ssl: tls.SSLContext | None = None,
     admission: Admission | None = None,
     trusted_proxies: Sequence[str] = (),
@@ -93,13 +100,14 @@ def config(
 
     With a `path`, the server listens on a Unix socket there; a `Server` that is given sockets listens only on those.
     Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
-    and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`). Servers may share one
-    `admission`. `trusted_proxies` are those of `TrustedProxies`. uvicorn waits `stop_timeout` seconds after `on_stop`.
+    and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`) or never have one, if
+    `direct` takes them (see `LinkAcceptor`). Servers may share one `admission`. uvicorn waits `stop_timeout` seconds.
     """
     return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
         poller=Poller() if epoll and AVAILABLE else None,
+        direct=None if path or ssl or access_log else direct,
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,
@@ -110,13 +118,19 @@ def config(
         loop=loop,
         log_config=None,
         access_log=access_log,
-        server_header=False,
         proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
-        interface="asgi3",
     )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.bind(address)
+    return bound
 
 
 class Server(uvicorn.Server):
@@ -168,6 +182,20 @@ class Server(uvicorn.Server):
         logger.warning("told to stop twice: stopping at once")
         self._stopping.cancel()
         self.should_exit = self.force_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        poller, direct = self.config.poller, self.config.direct
+        if poller is None or direct is None:
+            await super().startup(sockets)
+            return
+        bound = [_bind(self.config.host, self.config.port)] if sockets is None else sockets
+        await super().startup([])  # everything but the servers
+        acceptor = LinkAcceptor(self.config, poller, direct, self.server_state, self._make_http)
+        self.servers = [cast("asyncio.base_events.Server", acceptor)]
+        acceptor.listen(bound)
+
+    def _make_http(self) -> HttpConnection:
+        return HttpConnection(self.config, self.server_state, self.lifespan.state)
 
     async def serve(self, sockets: list[Any] | None = None) -> None:
         try:

@@ -20,8 +20,9 @@ import uvloop
 from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
 from fairlead.app.connection_close import closing_connections_while
-from fairlead.app.factory import api_app, link_app
+from fairlead.app.factory import LINK_PATH, api_app, link_app, link_endpoint
 from fairlead.carrier.http_server.admission import Admission, admin_admission
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, config
 from fairlead.cli.child_processes import describe_exit
 from fairlead.cli.serve.file_limits import fit_to_open_files
@@ -155,9 +156,11 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Server
         timer_wheel=timer_wheel, admission=public, trusted_proxies=proxies, stop_timeout=5,
     )  # fmt: skip
     admin = config(admin_app(node), path=path, timer_wheel=timer_wheel, admission=probes, stop_timeout=1)
+    endpoint = link_endpoint(node, failures)
     link = config(
-        link_app(node, failures), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
+        link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6, epoll=settings.link_transport == "epoll",
+        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take),
     )  # fmt: skip
     return _Servers(
         Server(link, on_stop=partial(_drain, node), same_stop=same_stop),

@@ -1,0 +1,254 @@
+"""Accepts connections on the poller: a plain request for a link becomes one at once, everything else goes to uvicorn.
+
+`Server` makes a `LinkAcceptor` in place of the event loop's servers when its configuration has a direct endpoint. A new
+connection waits on the poller until its first octets arrive. They are looked at and left in the socket: if they are a
+whole request for a link, and the endpoint takes it, the socket is a link's from then on, and no transport, parser, task
+or scope is made. In every other case the event loop makes a transport of the socket for an `HttpConnection`, which
+finds the same octets there. The endpoint refuses nothing: what it does not take, the application refuses, in the way
+and with the counters and delays that it has. So whoever wants to know what is refused need not read this module.
+
+What waits has the limits of an HTTP connection: it counts as one without a valid token, and has as long for its first
+octets as a request has for its head. A request that comes in pieces thus has this time twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from fairlead.carrier.connection import ServerConnection
+from fairlead.carrier.epoll.poller import Poller
+from fairlead.carrier.epoll.socket_transport import READABLE
+from fairlead.carrier.http_server import response, upgrade_request
+from fairlead.carrier.http_server.client_address import address_key
+from fairlead.carrier.http_server.upgrade_request import MAX_PLAIN_HEAD, UpgradeRequest
+from fairlead.carrier.listener import Listener
+from fairlead.wire.websocket import handshake
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
+    from fairlead.carrier.http_server.http_connection import HttpConnection
+    from fairlead.carrier.http_server.uvicorn_server import ServerConfig
+
+logger = logging.getLogger("fairlead.carrier")
+
+ACCEPTED_AT_ONCE: Final = 32
+"""Connections that are accepted before those that are open have their turn. Each takes some 10 µs."""
+PAUSE: Final = 0.2
+"""Seconds for which nothing is accepted when the process or the system has no free descriptor or memory. What arrives
+meanwhile waits in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectEndpoint:
+    """`take` is called with the scope of a request for a link at `path`, which has its headers, subprotocols and client
+    address. It returns the listener of the link and the chosen subprotocol, or None if the application is to answer. It
+    must take no request that the application would refuse, and returns at once.
+    """
+
+    path: bytes
+    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | None]
+
+
+class LinkAcceptor:
+    """Stands in for the `asyncio.Server`s of one `uvicorn.Server`."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        poller: Poller,
+        endpoint: DirectEndpoint,
+        server_state: ServerState,
+        make_http: Callable[[], HttpConnection],
+    ) -> None:
+        self.config = config
+        self.poller = poller
+        self.sockets: list[socket.socket] = []
+        self.connections = cast("set[ServerConnection | AcceptedSocket]", server_state.connections)
+        self._server_state = server_state
+        self._endpoint = endpoint
+        self._make_http = make_http
+        self._loop = asyncio.get_running_loop()
+        self._handed_over: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def listen(self, sockets: Sequence[socket.socket]) -> None:
+        """Accept connections on bound sockets, until `close` closes them. Raises OSError."""
+        for one in sockets:
+            one.setblocking(False)
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited by what is accepted
+            one.listen(self.config.backlog)
+            self.poller.add(one.fileno(), _ListeningSocket(self, one))
+            self.sockets.append(one)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._pause is not None:
+            self._pause.cancel()
+        for one in self.sockets:
+            if one.fileno() >= 0:
+                self.poller.remove(one.fileno(), 0 if self._pause is not None else READABLE)
+                one.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the connections that are on their way to uvicorn."""
+        if self._handed_over:
+            await asyncio.wait(self._handed_over)
+
+    # Called by the sockets below.
+
+    def accept(self, listening: socket.socket) -> None:
+        """Accept some of the connections that wait."""
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                return
+            except ConnectionAbortedError:
+                continue  # it was reset while it waited
+            except OSError as error:
+                self._pause_accepting(error)
+                return
+            sock.setblocking(False)
+            try:
+                AcceptedSocket(self, sock, address[:2])
+            except OSError as error:
+                sock.close()
+                self._pause_accepting(error)
+                return
+
+    def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
+        """Make a link of a socket, or hand it over. `data` has arrived, and is in the socket still."""
+        end = data.find(b"\r\n\r\n") + 4
+        request = None
+        if end > 3:
+            request = upgrade_request.parse(data[:end], self._endpoint.path, accepted.client)
+        if request is not None and accepted.proxied:
+            client = self.config.proxies.client(request.scope["headers"])
+            if client:
+                request.scope["client"] = (client, 0)
+        taken = None if request is None else self._take(request.scope)
+        if request is None or taken is None:
+            task = self._loop.create_task(self._hand_over(accepted.leave()))
+            self._handed_over.add(task)
+            task.add_done_callback(self._handed_over.discard)
+        elif len(accepted.sock.recv(end)) == end:
+            self._open(accepted, request, *taken)
+        else:
+            accepted.abort()
+
+    def _take(self, scope: Mapping[str, Any]) -> tuple[Listener, str | None] | None:
+        try:
+            return self._endpoint.take(scope)
+        except Exception:
+            logger.exception("the endpoint failed before a link was made; the application answers")
+            return None
+
+    def _open(
+        self, accepted: AcceptedSocket, request: UpgradeRequest, listener: Listener, subprotocol: str | None
+    ) -> None:
+        context = self.config.context
+        deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
+        answer = response.switching_protocols(request.key, subprotocol, deflate, self._server_state.default_headers)
+        transport = self.poller.promote(accepted.leave(watched=True).detach())
+        connections = cast("set[ServerConnection]", self.connections)
+        connection = ServerConnection(transport, listener, context, connections, deflate=deflate is not None)
+        transport.set_protocol(connection)
+        transport.write(answer)
+        connection.start()
+
+    async def _hand_over(self, sock: socket.socket) -> None:
+        try:
+            _, http = await self._loop.connect_accepted_socket(self._make_http, sock)
+        except OSError as error:
+            logger.debug("a connection was lost before it was served: %r", error)
+            sock.close()
+            return
+        if self._closed:
+            http.shutdown()  # as uvicorn has done with all others
+
+    def _pause_accepting(self, error: OSError) -> None:
+        if self._closed or self._pause is not None:
+            return
+        logger.warning("cannot accept connections for a moment: %s", error.strerror or error)
+        for one in self.sockets:
+            self.poller.watch(one.fileno(), READABLE, 0)
+        self._pause = self._loop.call_later(PAUSE, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._pause = None
+        for one in self.sockets:
+            self.poller.watch(one.fileno(), 0, READABLE)
+
+
+class _ListeningSocket:
+    def __init__(self, acceptor: LinkAcceptor, sock: socket.socket) -> None:
+        self._acceptor = acceptor
+        self._sock = sock
+
+    def ready(self, events: int) -> bool:
+        self._acceptor.accept(self._sock)
+        return False
+
+    def abort(self) -> None:
+        self._acceptor.close()
+
+
+class AcceptedSocket:
+    """A connection of which nothing was read yet. It has no deadline of its own besides that for its first octets, and
+    nothing happens on it unless the peer sends something.
+    """
+
+    __slots__ = ("_acceptor", "client", "proxied", "sock")
+
+    def __init__(self, acceptor: LinkAcceptor, sock: socket.socket, client: tuple[str, int]) -> None:
+        """Raises OSError if the kernel has no memory to watch it."""
+        self._acceptor: LinkAcceptor | None = acceptor
+        self.sock = sock
+        self.client = client
+        config = acceptor.config
+        self.proxied = bool(config.proxies) and client[0] in config.proxies
+        acceptor.poller.add(sock.fileno(), self)
+        acceptor.connections.add(self)
+        config.requests.add(self, AcceptedSocket.abort)
+        config.admission.add(self, "" if self.proxied else address_key(client[0]))
+
+    def ready(self, events: int) -> bool:
+        """Look at what has arrived."""
+        acceptor = self._acceptor
+        if acceptor is None:
+            return False
+        try:
+            data = self.sock.recv(MAX_PLAIN_HEAD, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            acceptor.decide(self, data)
+        else:
+            self.abort()  # the peer has left
+        return False
+
+    def leave(self, *, watched: bool = False) -> socket.socket:
+        """End the wait. The poller goes on watching the socket if it stays `watched`. Returns the socket."""
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.config.admission.discard(self)
+            acceptor.config.requests.discard(self)
+            acceptor.connections.discard(self)
+            acceptor.poller.remove(self.sock.fileno(), 0 if watched else READABLE)
+        return self.sock
+
+    def abort(self) -> None:
+        self.leave().close()
+
+    def shutdown(self) -> None:
+        """uvicorn stops: nobody has asked for anything here."""
+        self.abort()
