@@ -58,6 +58,7 @@ LEFT = {
         "week": {
             "links": [400] * QUARTERS, "quarter": int(WRITTEN // 900), "whole": True, "highest": 400, "before": 400,
         },
+        "zones": {"present": ["z0", "z1"], "replicas": 2, "failed": [["z2", 4990.0]]},
         "rebalance": {
             "pods": ["p0", "p1"], "uneven_since": 4970.0, "counters": [["p0", 3, 2]], "refusing_at": 4990.0,
             "run": {
