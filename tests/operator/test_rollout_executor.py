@@ -89,6 +89,15 @@ class SteppedRollout:
         update = spec["strategy"]["rollingUpdate"]
         return update["maxSurge"], update["maxUnavailable"], spec.get("minReadySeconds", 0)
 
+    async def replace_first(self) -> str:
+        """Change the template, and let the first old pod terminate; returns its name."""
+        await self.change()
+        await self.reconcile()
+        await self.new(3)
+        await self.reconcile(2)
+        (first,) = await self.terminating()
+        return first
+
     async def drained(self, name: str, to: list[str]) -> None:
         """The links of a pod that terminates are on others, and it is gone."""
         moved = self.links.pop(name)
@@ -157,11 +166,7 @@ async def test_a_rollout_stands_still_without_an_operator_and_the_next_leader_go
     world: OperatorNamespace,
 ) -> None:
     rollout = await SteppedRollout(world).start()
-    await rollout.change()
-    await rollout.reconcile()
-    await rollout.new(3)
-    await rollout.reconcile(2)
-    (first,) = await rollout.terminating()
+    first = await rollout.replace_first()
     await rollout.drained(first, await rollout.new(4))
     assert len(await rollout.staying()) == 7, "three old pods and four new ones serve, and none of them may terminate"
     rollout.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
@@ -175,11 +180,7 @@ async def test_a_rollout_stands_still_without_an_operator_and_the_next_leader_go
 async def test_another_change_of_the_template_terminates_no_more_than_the_surge(world: OperatorNamespace) -> None:
     """By hand and in the middle of a rollout, so that the operator sees it only in its next pass."""
     rollout = await SteppedRollout(world).start()
-    await rollout.change()
-    await rollout.reconcile()
-    await rollout.new(3)
-    await rollout.reconcile(2)
-    (first,) = await rollout.terminating()
+    first = await rollout.replace_first()
     before = await rollout.new(4)
     await rollout.drained(first, before)
     annotations = {"kubectl.kubernetes.io/restartedAt": "now"}
@@ -199,11 +200,7 @@ async def test_every_mode_keeps_to_the_budget(world: OperatorNamespace, mode: st
     rollout = await SteppedRollout(world).start()
     patch = {"spec": {"scaling": {"mode": mode}}}
     await world.admin.patch("LinkGateway", world.namespace, "edge", patch)
-    await rollout.change()
-    await rollout.reconcile()
-    await rollout.new(3)
-    await rollout.reconcile(2)
-    assert len(await rollout.terminating()) == 1
+    await rollout.replace_first()
     if mode == "External":  # somebody scales in the middle of it
         await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
         await world.until("a pod more", lambda: _count(rollout, 8))

@@ -1,5 +1,5 @@
 """What the commands of `fairlead` add to click: groups with a better error, one that imports its commands when they are
-used, and numbers with plain errors.
+used, and numbers whose errors are plain.
 
 Imports click and nothing else, so that `--help` stays fast.
 """
@@ -49,7 +49,7 @@ class Group(click.Group):
 
 class LazyGroup(Group):
     """A group that imports the module of a command when that command is asked for: a start of the program needs one of
-    them. A list of all commands, or a name that is none, imports them all.
+    them. Listing the commands, or asking for one that does not exist, imports them all.
     """
 
     def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:

@@ -123,8 +123,8 @@ class NodeRows:
 
 
 def _read(node: str, row: dict[bytes, bytes] | Exception) -> NodeRow | None:
-    """The row; None if there is none, or none that a node can have written. Raises BusUnavailable, and whatever else
-    is no fault of the row."""
+    """Return the row, or None if there is no row or no node can have written it. Raises BusUnavailable and every other
+    error that the row has not caused."""
     try:
         if isinstance(row, Exception):
             raise row

@@ -63,8 +63,8 @@ class Traffic:
         return sum(self.overheads)
 
     def overhead(self, share: float) -> float:
-        """The bound that at least `share` (0 to 1) of the commands kept to, in seconds; the last bound if there is no
-        such one, and the first one without any commands."""
+        """The bound that at least `share` (0 to 1) of the commands kept to, in seconds; the last bound if there is
+        no such bound, and the first one if there were no commands."""
         least, count = share * self.timed, 0
         for bound, found in zip(BOUNDS, self.overheads, strict=False):
             count += found
