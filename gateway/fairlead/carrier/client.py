@@ -93,10 +93,10 @@ async def open_connection(
     proxy: str | None = None,
     poller: Poller | None = None,
 ) -> ClientConnection:
-    """The same for one of many connections of a process, which share a `context`.
+    """Open a connection as `connect` does, for a process with many of them, which share one `context`.
 
-    With a `poller`, a connection without TLS and without a proxy has its
-    bare socket there instead of a transport of the event loop: a tenth of the memory.
+    With a `poller`, a connection without TLS and without a proxy keeps its bare socket there instead of a transport of
+    the event loop, which takes ten times the memory.
     """
     secure, host, port, authority, target = _split(url)
     key = handshake.new_key(os.urandom(16))
