@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+
+import msgspec
 
 from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
@@ -31,8 +32,7 @@ REQUEST_BYTES = 2 << 20
 the megabytes of buffers between may still hold what was only written, so it must stay in Redis until then."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsUpdate:
+class ResultsUpdate(msgspec.Struct, frozen=True):
     """New results; with the last of them the record of the command, which is over then.
 
     With neither, there was nothing new for a while, which lets the caller keep its connection alive. `more`: the offset
