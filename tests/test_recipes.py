@@ -340,8 +340,8 @@ def test_a_recipe_names_every_file_of_the_change_and_its_commands_pass(heading: 
     python = [file for file, _, _ in recipe.edits if file.endswith(".py")]
     _run(tmp_path, f".venv/bin/ruff check {' '.join(python)}")
     _run(tmp_path, f".venv/bin/ruff format --check {' '.join(python)}")
-    said = _run_all(tmp_path, section)
-    assert recipe.shows in said
+    output = _run_all(tmp_path, section)
+    assert recipe.shows in output
     touched = set(_run(tmp_path, "git add -A && git diff --cached --name-only").split())
     assert touched == _named(section), "a file was written that the recipe does not name"
 

@@ -61,7 +61,10 @@ def test_a_build_reports_its_progress(tmp_path: Path) -> None:
         "#!/bin/sh\necho k8s.io/api/core/v1 >&2\necho 'x.go:1: wrong' >&2\nsleep 0.1\necho fmt >&2\n"
     )
     (tmp_path / "go").chmod(0o755)
-    code = "import binaries, time; binaries.TELL = 0.05; print(binaries._run_telling(['go'], time.monotonic()))"
+    code = (
+        "import binaries, time; binaries.PROGRESS_SECONDS = 0.05; "
+        "print(binaries._run_with_progress(['go'], time.monotonic()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "tests" / "tools" / "cluster")},

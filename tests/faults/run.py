@@ -27,7 +27,7 @@ import uvloop
 from fairlead.store.reply import items, octets
 
 from faults.scenarios import SCENARIOS
-from faults.traffic import Traffic
+from faults.traffic import FaultTraffic
 from faults.world import FaultFleet
 
 OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:moves")
@@ -63,7 +63,7 @@ class Tally:
     refused: int = 0
     """Appends of nodes that had lost the agent. None where a node closed its links before it tried."""
     stall: float = 0.0
-    healed: float = 0.0
+    recovery_seconds: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
 
 
@@ -83,19 +83,21 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
 
 async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None:
     before = {node.name: node.rss() for node in world.nodes}
-    async with Traffic(world, max(rate, RATES.get(name, 0.0))) as traffic:
+    async with FaultTraffic(world, max(rate, RATES.get(name, 0.0))) as traffic:
         await SCENARIOS[name](world, traffic)
-        if not world.mended:
+        if not world.repaired_at:
             world.repair()
         await world.all_online()
         await asyncio.sleep(1.0)  # some traffic on the fleet as it is now
     await traffic.settle()
-    await world.hush()
+    await world.stop_events()
     judgement = world.ledger.judge()
     for node in world.nodes:
         tally.refused += int(await world.metric(node, "fairlead_appends_fenced_total"))
     tally.stall = max([tally.stall, *(entry.stall for entry in world.ledger.entries)])
-    tally.healed = max([tally.healed, *(entry.healed(world.mended) for entry in world.ledger.entries)])
+    tally.recovery_seconds = max(
+        [tally.recovery_seconds, *(entry.recovery_seconds(world.repaired_at) for entry in world.ledger.entries)]
+    )
     tally.runs += 1
     tally.commands += judgement.commands
     tally.lost += len(judgement.lost)
@@ -192,7 +194,7 @@ def report(tallies: dict[str, Tally]) -> None:
         others = ", ".join(f"{n} {word}" for word, n in sorted(t.outcomes.items()) if word != "ok")
         print(
             f"| {name} | {t.runs} | {t.commands} | {t.outcomes['ok']} | {others or '-'} | {t.lost} | {t.doubled} "
-            f"| {t.broken} | {t.forgotten} | {t.refused} | {t.stall:.1f} s | {t.healed:.1f} s |"
+            f"| {t.broken} | {t.forgotten} | {t.refused} | {t.stall:.1f} s | {t.recovery_seconds:.1f} s |"
         )
 
 

@@ -13,12 +13,12 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from faults.traffic import Traffic
-from faults.unruly import HABITS, meet
+from faults.traffic import FaultTraffic
+from faults.unruly import MISBEHAVIOURS, outcome_of
 from faults.world import FaultFleet, NodeProcess
 from support.ledger import Way
 
-Scenario = Callable[[FaultFleet, Traffic], Awaitable[None]]
+Scenario = Callable[[FaultFleet, FaultTraffic], Awaitable[None]]
 FROZEN = 5.0
 """Seconds: less than the 7.5 s after which a link counts as silent, and enough for agents to start elsewhere."""
 SETTLED = 4.0
@@ -27,7 +27,7 @@ BUSY = 1.0
 """Seconds for commands to be everywhere before the fault comes."""
 
 
-async def kill_holder(world: FaultFleet, traffic: Traffic) -> None:
+async def kill_holder(world: FaultFleet, traffic: FaultTraffic) -> None:
     """kill -9 of a node in mid-stream; it comes back a little later."""
     victim = world.a_node()
     entry = traffic.call(world.names[0], 60, 0.05)
@@ -39,7 +39,7 @@ async def kill_holder(world: FaultFleet, traffic: Traffic) -> None:
     await victim.start()
 
 
-async def kill_caller(world: FaultFleet, traffic: Traffic) -> None:
+async def kill_caller(world: FaultFleet, traffic: FaultTraffic) -> None:
     """kill -9 of the node at which a caller reads: it goes on at another one, from the offset where it stood."""
     entry = traffic.call(world.names[0], 60, 0.05)
     async with asyncio.timeout(20):
@@ -57,7 +57,7 @@ async def kill_caller(world: FaultFleet, traffic: Traffic) -> None:
     await victim.start()
 
 
-async def restart_nodes(world: FaultFleet, traffic: Traffic) -> None:
+async def restart_nodes(world: FaultFleet, traffic: FaultTraffic) -> None:
     """SIGTERM to one node after the other, each back before the next goes."""
     for node in world.nodes:
         await asyncio.sleep(BUSY)
@@ -68,7 +68,7 @@ async def restart_nodes(world: FaultFleet, traffic: Traffic) -> None:
         await world.all_online()
 
 
-async def freeze_node(world: FaultFleet, traffic: Traffic) -> None:
+async def freeze_node(world: FaultFleet, traffic: FaultTraffic) -> None:
     """SIGSTOP of a node until its agents have moved, with their streams in its sockets; then it wakes."""
     victim = world.a_node()
     other = next(node for node in world.nodes if node is not victim)
@@ -89,7 +89,7 @@ async def freeze_node(world: FaultFleet, traffic: Traffic) -> None:
         world.repair()
 
 
-async def replace_behind_frozen(world: FaultFleet, traffic: Traffic) -> None:
+async def replace_behind_frozen(world: FaultFleet, traffic: FaultTraffic) -> None:
     """A node is frozen, too shortly to be taken for dead or its links for silent; meanwhile its agents start anew at
     another one. It wakes with open links and the chunks of the older processes: all of them must be refused, or they
     would mix with those of the second runs."""
@@ -120,7 +120,7 @@ async def replace_behind_frozen(world: FaultFleet, traffic: Traffic) -> None:
     assert not sent_away, f"the older process has won over the newer one: {len(sent_away)} of {len(held)}"
 
 
-async def kill_valkey(world: FaultFleet, traffic: Traffic) -> None:
+async def kill_valkey(world: FaultFleet, traffic: FaultTraffic) -> None:
     """kill -9 of Valkey, and its restart on the same file."""
     await asyncio.sleep(BUSY)
     os.kill(world.valkey.pid, signal.SIGKILL)
@@ -129,7 +129,7 @@ async def kill_valkey(world: FaultFleet, traffic: Traffic) -> None:
     world.repair()
 
 
-async def freeze_valkey(world: FaultFleet, traffic: Traffic) -> None:
+async def freeze_valkey(world: FaultFleet, traffic: FaultTraffic) -> None:
     """SIGSTOP of Valkey for some seconds: it executes then what its clients gave up."""
     await asyncio.sleep(BUSY)
     os.kill(world.valkey.pid, signal.SIGSTOP)
@@ -138,7 +138,7 @@ async def freeze_valkey(world: FaultFleet, traffic: Traffic) -> None:
     world.repair()
 
 
-async def empty_valkey(world: FaultFleet, traffic: Traffic) -> None:
+async def empty_valkey(world: FaultFleet, traffic: FaultTraffic) -> None:
     """FLUSHALL: every row and record is gone, every link stands."""
     await asyncio.sleep(BUSY)
     await world.redis("FLUSHALL")
@@ -151,7 +151,7 @@ async def empty_valkey(world: FaultFleet, traffic: Traffic) -> None:
     assert took < 30
 
 
-async def drop_agents(world: FaultFleet, traffic: Traffic) -> None:
+async def drop_agents(world: FaultFleet, traffic: FaultTraffic) -> None:
     """All links cut at once."""
     await asyncio.sleep(BUSY)
     cut = world.balancer.cut()
@@ -159,14 +159,14 @@ async def drop_agents(world: FaultFleet, traffic: Traffic) -> None:
     assert cut >= len(world.names)
 
 
-async def half_open(world: FaultFleet, traffic: Traffic) -> None:
+async def half_open(world: FaultFleet, traffic: FaultTraffic) -> None:
     """A third of the links stands and carries nothing more."""
     await asyncio.sleep(BUSY)
-    assert world.balancer.hush(0.35) > 0
+    assert world.balancer.stall(0.35) > 0
     world.repair()
 
 
-async def one_identity_twice(world: FaultFleet, traffic: Traffic) -> None:
+async def one_identity_twice(world: FaultFleet, traffic: FaultTraffic) -> None:
     """A second process under the name of a first: the newer wins, the older stays away, what it ran is unknown."""
     name = world.names[0]
     running = traffic.call(name, 200, 0.05)
@@ -183,7 +183,7 @@ async def one_identity_twice(world: FaultFleet, traffic: Traffic) -> None:
     assert running.error == "outcome_unknown", running.error
 
 
-async def replace_agents(world: FaultFleet, traffic: Traffic) -> None:
+async def replace_agents(world: FaultFleet, traffic: FaultTraffic) -> None:
     """New processes under the names of others, one of them again and again: each new one is another memory."""
     await asyncio.sleep(BUSY)
     fighting, *others = world.rng.sample(world.names, 5)
@@ -194,7 +194,7 @@ async def replace_agents(world: FaultFleet, traffic: Traffic) -> None:
         await asyncio.sleep(world.rng.uniform(0.1, 0.6))
 
 
-async def kill_machines(world: FaultFleet, traffic: Traffic) -> None:
+async def kill_machines(world: FaultFleet, traffic: FaultTraffic) -> None:
     """kill -9 of agents that keep a journal, again and again, and their restart on it."""
     machines = await world.add_machines(3)
     for _ in range(4):
@@ -205,33 +205,33 @@ async def kill_machines(world: FaultFleet, traffic: Traffic) -> None:
         machine.start(world.balancer.port)
 
 
-async def cut_off(world: FaultFleet, traffic: Traffic) -> None:
-    """One node alone loses Valkey: its line carries nothing more, new connections neither, until it is mended."""
+async def cut_off(world: FaultFleet, traffic: FaultTraffic) -> None:
+    """One node alone loses Valkey: its connection carries nothing more, and no new one either, until it is repaired."""
     node, line = world.nodes[0], world.valkey_line
     await asyncio.sleep(BUSY)
-    line.hushed = True
-    line.hush(1.0)
+    line.stalled = True
+    line.stall(1.0)
     fenced = "fairlead_heartbeat_age_seconds"
     await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
-    line.hushed = False
+    line.stalled = False
     line.cut()
     world.repair()
     await _until(lambda: world.metric(node, "fairlead_redis_up"), "the node did not come back", 20)
 
 
-async def lose_thousand(world: FaultFleet, traffic: Traffic) -> None:
+async def lose_thousand(world: FaultFleet, traffic: FaultTraffic) -> None:
     """A thousand idle agents beside the busy ones, all dropped at once."""
     world.idle = [f"idle-{i}" for i in range(1_000)]
     for start in range(0, len(world.idle), 100):
         for name in world.idle[start : start + 100]:
-            world.start_agent(name, tells=False)
+            world.start_agent(name, emits=False)
         await world.linked(len(world.names) + start + 100)
     await world.all_online()
     assert world.balancer.cut() >= len(world.everybody)
     world.repair()
 
 
-async def slow_readers(world: FaultFleet, traffic: Traffic) -> None:
+async def slow_readers(world: FaultFleet, traffic: FaultTraffic) -> None:
     """Callers that post commands with much output and read nothing of it: the nodes must not keep it for them."""
     before = {node.name: node.rss() for node in world.nodes}
     lazy = [await world.lazy_caller(name, 200) for name in world.names[:8]]
@@ -243,14 +243,16 @@ async def slow_readers(world: FaultFleet, traffic: Traffic) -> None:
         writer.transport.abort()
 
 
-async def misbehave(world: FaultFleet, traffic: Traffic) -> None:
+async def misbehave(world: FaultFleet, traffic: FaultTraffic) -> None:
     """Agents that answer twice, out of order, with gaps, too late or never: each command still has an explicit end."""
-    told = await asyncio.gather(*(meet(world, world.a_node(), habit) for habit in HABITS))
-    for (habit, expected), got in zip(HABITS.items(), told, strict=True):
-        assert got == expected, f"an agent that answers {habit.__name__} led to {got}, not to {expected}"
+    outcomes = await asyncio.gather(
+        *(outcome_of(world, world.a_node(), misbehaviour) for misbehaviour in MISBEHAVIOURS)
+    )
+    for (misbehaviour, expected), got in zip(MISBEHAVIOURS.items(), outcomes, strict=True):
+        assert got == expected, f"an agent that answers {misbehaviour.__name__} led to {got}, not to {expected}"
 
 
-async def storm(world: FaultFleet, traffic: Traffic) -> None:
+async def storm(world: FaultFleet, traffic: FaultTraffic) -> None:
     """Faults in a row, some of them at once."""
     for _ in range(4):
         await world.rng.choice([kill_holder, kill_valkey, freeze_valkey, drop_agents, half_open])(world, traffic)

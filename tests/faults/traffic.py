@@ -30,8 +30,8 @@ ENDLESS = 1_500
 """Lines of a command that is going to be cancelled: it would take longer than its deadline."""
 
 
-class Traffic:
-    """`async with Traffic(world, rate=20):` posts for as long as the block lasts; then `settle`."""
+class FaultTraffic:
+    """`async with FaultTraffic(world, rate=20):` posts for as long as the block lasts; then `settle`."""
 
     def __init__(self, world: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
         self._world = world
@@ -41,7 +41,7 @@ class Traffic:
         self._poster: asyncio.Task[None] | None = None
         self._callers: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Traffic:
+    async def __aenter__(self) -> FaultTraffic:
         self._poster = asyncio.create_task(self._post_forever())
         return self
 
@@ -83,7 +83,7 @@ class Traffic:
 
     async def _follow(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + TIMEOUT
-        entry.news.append(time.monotonic())
+        entry.updates.append(time.monotonic())
         twin = self._world.rng.random() < TWINS
         helpers = []
         if twin:
@@ -102,7 +102,7 @@ class Traffic:
                     pass
                 if not entry.over:
                     entry.attached += 1
-                    await self._breathe()
+                    await self._wait_before_retry()
             if twin and entry.ends:
                 await self._repeat(entry, pause, give_up)
         finally:
@@ -117,10 +117,10 @@ class Traffic:
 
     async def _anywhere(self) -> NodeProcess:
         while not any(node.running for node in self._world.nodes):
-            await self._breathe()
+            await self._wait_before_retry()
         return self._world.a_node()
 
-    async def _breathe(self) -> None:
+    async def _wait_before_retry(self) -> None:
         await asyncio.sleep(self._world.rng.uniform(0.5, 1.5) * PAUSE)
 
     def _request(self, entry: Entry, pause: float) -> tuple[dict[str, object], dict[str, str]]:
@@ -147,15 +147,15 @@ class Traffic:
                 problem = json.loads(await answer.aread())
                 if not problem["temporary"] or answer.status_code == 409:
                     entry.error = problem["code"]
-                    entry.news.append(time.monotonic())
+                    entry.updates.append(time.monotonic())
                 return
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
 
     def _take(self, entry: Entry, line: dict[str, object]) -> None:
         if "offset" in line:
-            entry.news.append(time.monotonic())
-            entry.heard.append(entry.news[-1])
+            entry.updates.append(time.monotonic())
+            entry.output_times.append(entry.updates[-1])
             offset = line["offset"]
             assert isinstance(offset, int)
             void = line["kind"] == "retry" and offset > entry.offset  # dropped before this reader had read it
@@ -169,14 +169,14 @@ class Traffic:
             else:
                 entry.pieces.append(str(line["text"]))
         elif isinstance(end := line.get("end"), dict):
-            entry.news.append(time.monotonic())
+            entry.updates.append(time.monotonic())
             entry.ends.append(str(end["state"]))
             if end["error"]:
                 entry.error = str(end["error"]["code"])
         elif isinstance(error := line.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
-                entry.news.append(time.monotonic())
+                entry.updates.append(time.monotonic())
         elif "id" in line:
             entry.id = str(line["id"])
             entry.ids.add(entry.id)
@@ -200,7 +200,7 @@ class Traffic:
                     if posted["code"] == "idempotency_conflict":
                         entry.wrong = "the same body was called another"
                     return
-            await self._breathe()
+            await self._wait_before_retry()
 
     async def _feed(self, entry: Entry, pause: float, give_up: float) -> None:
         """Send each line as input, and the end of it; each chunk again until a node says that it is taken."""
@@ -233,5 +233,5 @@ class Traffic:
                         return True
                     if not answer.json()["temporary"]:
                         return False
-            await self._breathe()
+            await self._wait_before_retry()
         return False

@@ -79,9 +79,9 @@ async def never(agent: Unruly) -> None:
     pass
 
 
-Habit = Callable[[Unruly], Awaitable[None]]
+Misbehaviour = Callable[[Unruly], Awaitable[None]]
 
-HABITS: dict[Habit, tuple[str, list[str]]] = {
+MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
     twice: ("ok", ["0\n"]),
     out_of_order: ("deadline", []),
     with_a_gap: ("deadline", ["0\n"]),
@@ -93,9 +93,9 @@ HABITS: dict[Habit, tuple[str, list[str]]] = {
 """How the command ends, by its error's code or its state, and the output that a caller reads."""
 
 
-async def meet(world: FaultFleet, node: NodeProcess, habit: Habit) -> tuple[str, list[str]]:
+async def outcome_of(world: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
     """Post a command to an agent of that habit; what its caller is told."""
-    name = f"unruly-{habit.__name__}"
+    name = f"unruly-{misbehaviour.__name__}"
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",
         subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
@@ -115,7 +115,7 @@ async def meet(world: FaultFleet, node: NodeProcess, habit: Habit) -> tuple[str,
         )
         async with asyncio.timeout(10):
             await agent.met()
-        await habit(agent)
+        await misbehaviour(agent)
         answer = await caller
     lines = [json.loads(line) for line in answer.text.splitlines()]
     end = lines[-1]["end"]

@@ -172,12 +172,12 @@ async def test_a_drain_reports_its_progress(make_node: MakeNode, dial: DialLink)
     os.kill(node.pid, signal.SIGTERM)
     seen: list[float] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         if node.metric("fairlead_draining"):
             seen.append(node.metric("fairlead_drain_remaining"))
         return bool(seen) and seen[-1] <= 3
 
-    await until(told)
+    await until(reported)
     assert max(seen) >= 5
     assert seen == sorted(seen, reverse=True)
 

@@ -45,7 +45,7 @@ class Agent:
     drained: bool = False
     reason: str = ""
     unrecorded: str = ""
-    trouble: str = ""
+    last_failure: str = ""
     moved: int = 0
     up: int = 0
 

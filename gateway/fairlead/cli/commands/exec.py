@@ -28,7 +28,7 @@ _output_option = click.option(
 )
 
 
-class _Terms(TypedDict):
+class _ExecTerms(TypedDict):
     deadline: float
     queue: float | None
     lane: Literal["interactive", "bulk"]
@@ -85,7 +85,7 @@ def exec_(
         raise click.UsageError("no program given: expected fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
     payload = {"argv": argv, "env": parse_environment(env), "cwd": cwd, "stdin": stdin}
-    terms: _Terms = {"deadline": deadline, "queue": queue, "lane": lane}
+    terms: _ExecTerms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
         command = client.command(agent, "exec", payload, **terms)

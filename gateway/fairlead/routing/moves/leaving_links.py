@@ -37,8 +37,8 @@ class LeavingLinks:
         """Agents of `hub` that were told and still have that link here. One that is being closed counts until its
         connection is over, which takes seconds when the agent does not answer; one whose agent has come back to this
         node does not."""
-        told = (*(session for _, session in self._links), *self._given_up)
-        return sum(hub.get(session.agent) is session for session in told)
+        sessions = (*(session for _, session in self._links), *self._given_up)
+        return sum(hub.get(session.agent) is session for session in sessions)
 
     def add(self, session: Session, slot: float, now: float) -> None:
         """The agent was told at the time `now` to move in `slot` seconds."""
