@@ -53,10 +53,11 @@ class Polled(Protocol):
 class Poller:
     """Polls the sockets of one event loop. Its owner calls `close` at the end."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, turn: float = TURN) -> None:
         self.reading: SocketTransport | None = None
         """The transport whose protocol is being given data. What it writes meanwhile is written right afterwards."""
         self._clock = clock
+        self._turn = turn
         self._loop: asyncio.AbstractEventLoop
         self._epoll: select.epoll | None = None
         self._closed = False
@@ -191,7 +192,7 @@ class Poller:
         if self._guesses and self._guess():
             return
         owners, clock = self._polled, self._clock
-        until = clock() + TURN
+        until = clock() + self._turn
         events, self._left = self._left or self._epoll.poll(0, BATCH), []
         if len(events) == 1:
             alone = owners[events[0][0]]
@@ -223,7 +224,7 @@ class Poller:
         return False
 
     def _flush(self) -> None:
-        until = self._clock() + TURN
+        until = self._clock() + self._turn
         unflushed = self._unflushed
         for position, transport in enumerate(unflushed, 1):
             try:
