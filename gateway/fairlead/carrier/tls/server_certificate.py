@@ -47,7 +47,8 @@ class ServerCertificate:
         self._ticket_keys = session_keys
         self._wall_clock = wall_clock
         self._seen = b""
-        self._failed = b""
+        self._failed = ""
+        """Why the last reload failed; each reason is logged and counted once."""
         self.expires = 0.0
         """When the certificate ends, in seconds since 1970."""
         self.reloads = 0
@@ -62,19 +63,18 @@ class ServerCertificate:
 
     def reload(self) -> bool:
         """Read the files if they have changed. Returns whether another certificate is in use now."""
-        digest = self._failed
         try:
-            digest = self._digest()
-            if digest in (self._seen, self._failed):
+            if self._digest() == self._seen:
+                self._failed = ""
                 return False
             seen, context = self._load()
         except ConfigError as error:
-            if digest != self._failed or not self.failures:
+            if self._failed != error.message:
+                self._failed = error.message
                 self.failures += 1
-                logger.error("%s; the certificate that was read before stays in use", error)
-            self._failed = digest
+                logger.error("%s; what was read before stays in use", error.message)
             return False
-        self._seen, self._failed, self.context = seen, b"", context
+        self._seen, self._failed, self.context = seen, "", context
         self.reloads += 1
         logger.info("read the TLS certificate again: %s", self._certificate)
         self._check_expiry()
