@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ BINARY = 0x82
 @pytest.fixture
 def site(certificate: Path) -> TlsSite:
     return TlsSite(certificate, certificate)
+
+
+def _opened(site: TlsSite, count: int) -> bool:
+    return len(site.direct) == count
 
 
 async def test_a_client_connects_with_wss(
@@ -179,7 +184,7 @@ async def test_a_broken_record_ends_only_its_own_link(serve_on: Serve, site: Tls
         await peer.open(port)
         await peer.complete()
         peer.send(RawClient.request("/link"))
-        await until(lambda number=number: len(site.direct) == number)
+        await until(partial(_opened, site, number))
     peers[0].writer.write(b"\x17\x03\x03\x00\x40" + bytes(64))
     await until(lambda: site.direct[0].closed)
     assert (site.direct[0].closed[0][0], site.direct[1].closed) == (1006, [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest.fixture
 def site(certificate: Path) -> TlsSite:
     return TlsSite(certificate, certificate)
+
+
+def _counted(admission: Admission, count: int) -> bool:
+    return len(admission) + admission.evicted == count
+
+
+def _echoed(listener: RecordingListener, count: int) -> bool:
+    return len(listener.messages) >= count
 
 
 async def test_plain_http_is_told_to_speak_tls(
@@ -90,7 +99,7 @@ async def test_handshakes_count_as_connections_without_a_token(serve_on: Serve, 
     for number, peer in enumerate(peers, 1):
         await peer.open(port)
         peer.writer.write(peer.hello()[:50])
-        await until(lambda number=number: len(admission) + admission.evicted == number)
+        await until(partial(_counted, admission, number))
     assert (len(admission), admission.evicted) == (3, 2)
     for peer in peers:
         peer.writer.close()
@@ -123,7 +132,7 @@ async def test_an_open_link_is_served_between_handshakes(
     while site.certificate.handshakes < done + 1 and not all(one.done() for one in completions):
         link.send(b"x")
         count = len(listener.messages) + 1
-        await until(lambda count=count: len(listener.messages) >= count)
+        await until(partial(_echoed, listener, count))
         echoes.append(sum(one.done() for one in completions))
     await asyncio.wait_for(asyncio.gather(*completions), 60)
     assert len(echoes) > 10, "the link waited for the handshakes of others"
