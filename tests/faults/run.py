@@ -116,7 +116,7 @@ async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None
 
 
 async def _check_states(world: FaultFleet, *, lost_data: bool) -> None:
-    """Every command is over, in one state, which is the one that its caller was told."""
+    """Every command is over, in one state, which is the one that its caller received."""
     api = world.a_node().api
     for entry in world.ledger.entries:
         if not entry.id:
@@ -134,7 +134,7 @@ async def _check_states(world: FaultFleet, *, lost_data: bool) -> None:
             for raw in (await world.http.get(url)).text.splitlines():
                 result = json.loads(raw)
                 text = "" if result.get("kind") == "retry" else text + result.get("text", "")
-            assert not entry.ends or text == entry.text, f"{node.name} tells other results than before: {entry}"
+            assert not entry.ends or text == entry.text, f"{node.name} returns other results than before: {entry}"
 
 
 async def _check_events(world: FaultFleet) -> None:

@@ -22,7 +22,7 @@ Scenario = Callable[[FaultFleet, FaultTraffic], Awaitable[None]]
 FROZEN = 5.0
 """Seconds: less than the 7.5 s after which a link counts as silent, and enough for agents to start elsewhere."""
 SETTLED = 4.0
-"""Seconds: an agent that was told to connect again does so within two, and the loser of it is told at once."""
+"""Seconds: an agent that is to connect again does so within two, and the loser of the claim learns it at once."""
 BUSY = 1.0
 """Seconds for commands to be everywhere before the fault comes."""
 
@@ -147,7 +147,7 @@ async def empty_valkey(world: FaultFleet, traffic: FaultTraffic) -> None:
     world.ledger.emitted.clear()  # what was stored is gone with the rest; what comes now must be stored
     took = await world.all_online(30)
     for node in world.nodes:
-        assert await world.metric(node, "fairlead_data_lost_total") == 1, f"{node.name} did not tell of the loss"
+        assert await world.metric(node, "fairlead_data_lost_total") == 1, f"{node.name} did not report the loss"
     assert took < 30
 
 

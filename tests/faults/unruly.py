@@ -94,7 +94,7 @@ MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
 
 
 async def outcome_of(world: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
-    """Post a command to an agent of that habit; what its caller is told."""
+    """Post a command to an agent of that habit; what its caller receives."""
     name = f"unruly-{misbehaviour.__name__}"
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",

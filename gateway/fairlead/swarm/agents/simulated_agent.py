@@ -8,20 +8,18 @@ it deviate, and only after welcome.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from typing import Protocol
 
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
+from fairlead.swarm.agents.owner import AgentOwner
+from fairlead.swarm.agents.simulated_commands import SimulatedCommands
 from fairlead.swarm.counters import Counters
-from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile
-from fairlead.swarm.simulated_commands import SimulatedCommands
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
-from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Hello, Message, Rx, Welcome
+from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Message, Rx, Welcome
 
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome that the protocol asks an agent to wait."""
@@ -32,36 +30,6 @@ GRACE = 10.0
 """Seconds for which a half-open agent then reads, before it counts as not noticed."""
 SLOW_BUFFER = 8 << 10
 """Bytes of a slow reader's receive buffer: the system's default takes megabytes, and the slowness would not show."""
-
-
-class Pool(Protocol):
-    """What an agent uses of its `AgentPool`. Each method is called once for what it names."""
-
-    options: SwarmOptions
-    loop: asyncio.AbstractEventLoop
-    codec: Codec[FromGateway]
-    counters: Counters
-    heartbeat: float
-    window: int
-    stopping: bool
-
-    def opened(self, agent: SimulatedAgent) -> float:
-        """It has a connection. Returns the time."""
-
-    def hello(self, agent: SimulatedAgent, have: dict[str, int]) -> Hello: ...
-    def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
-        """Returns the time."""
-
-    def echoed(self, agent: SimulatedAgent, ts: int) -> None: ...
-    def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None: ...
-    def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None: ...
-    def ended(self, agent: SimulatedAgent, code: int, reason: str, was_welcomed: bool) -> None: ...
-    def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None: ...
-    def refused(self, agent: SimulatedAgent, how: str, words: str, now: float) -> None: ...
-    def reconnect(self, agent: SimulatedAgent, now: float) -> None: ...
-    def event_id(self) -> str: ...
-    def shrink(self, connection: Connection, size: int) -> None: ...
-    def listen(self, connection: Connection) -> None: ...
 
 
 class SimulatedAgent:
@@ -82,7 +50,7 @@ class SimulatedAgent:
         "welcomed",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool, number: int, profile: Profile) -> None:
+    def __init__(self, pool: AgentOwner, number: int, profile: Profile) -> None:
         self.pool = pool
         self.number = number
         self.profile = profile
