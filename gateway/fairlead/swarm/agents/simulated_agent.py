@@ -39,6 +39,7 @@ class SimulatedAgent:
         "conn",
         "connection",
         "due",
+        "has_sent",
         "moving",
         "next",
         "number",
@@ -46,7 +47,6 @@ class SimulatedAgent:
         "profile",
         "retries",
         "since",
-        "spoke",
         "welcomed",
     )  # fmt: skip
 
@@ -70,7 +70,7 @@ class SimulatedAgent:
         self.since = 0.0
         """When it was welcomed."""
         self.welcomed = False
-        self.spoke = False
+        self.has_sent = False
         self.commands: SimulatedCommands | None = None
 
     @property
@@ -115,8 +115,8 @@ class SimulatedAgent:
         elif self.profile is Profile.HALF_OPEN:
             self._stay_half_open(self.connection, now)
             return
-        if self.spoke:
-            self.spoke = False
+        if self.has_sent:
+            self.has_sent = False
         else:
             self.counters.heartbeats += 1
             self._send(Hb(ts=int(now * 1_000_000)))
@@ -173,7 +173,7 @@ class SimulatedAgent:
         return self.commands
 
     def _send(self, message: Message) -> None:
-        self.spoke = True
+        self.has_sent = True
         if self.connection is not None:
             self.connection.send(self.codec.encode(message))
 
@@ -187,7 +187,7 @@ class SimulatedAgent:
         else:
             self.connection = connection
             self._unwelcome()
-        self.spoke = True
+        self.has_sent = True
         connection.send(self.codec.encode(self.pool.hello(self, have)))
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
@@ -242,7 +242,7 @@ class SimulatedAgent:
         elif isinstance(message, Bye):
             self.pool.on_bye(self, message.retry)
         elif self.commands is not None or isinstance(message, Cmd | Rx):
-            self.spoke = self.spoke or isinstance(message, Cmd)
+            self.has_sent = self.has_sent or isinstance(message, Cmd)
             self._with_commands().receive(message)
         if self.profile is Profile.SLOW and self.welcomed:
             connection.pause_reading()
