@@ -50,7 +50,7 @@ class SimulatedAgent:
         "welcomed",
     )  # fmt: skip
 
-    def __init__(self, pool: AgentOwner, number: int, profile: Profile) -> None:
+    def __init__(self, pool: AgentOwner[SimulatedAgent], number: int, profile: Profile) -> None:
         self.pool = pool
         self.number = number
         self.profile = profile
