@@ -162,7 +162,15 @@ def _parser() -> argparse.ArgumentParser:
         ("max", f"replicas.max ({PODS_MOST} without --spec)"),
     ):
         gateway.add_argument(f"--{name}", type=int, metavar="NUMBER", help=text)
-    model = parser.add_argument_group("the model")
+    _add_model_options(parser.add_argument_group("the model"))
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", type=Path, metavar="FILE", help="writes all figures, and a sample for each minute")
+    output.add_argument("--plots", type=Path, metavar="FOLDER", help="draws an SVG for each trace (needs matplotlib)")
+    output.add_argument("--quiet", action="store_true", help="hides the progress")
+    return parser
+
+
+def _add_model_options(model: argparse._ArgumentGroup) -> None:
     model.add_argument(
         "--balancer",
         choices=list(BALANCERS),
@@ -178,8 +186,3 @@ def _parser() -> argparse.ArgumentParser:
         help="links that an agent loses by chance (%(default)s)",
     )
     model.add_argument("--seed", type=int, default=1, help="the same seed repeats a run exactly (%(default)s)")
-    output = parser.add_argument_group("output")
-    output.add_argument("--json", type=Path, metavar="FILE", help="writes all figures, and a sample for each minute")
-    output.add_argument("--plots", type=Path, metavar="FOLDER", help="draws an SVG for each trace (needs matplotlib)")
-    output.add_argument("--quiet", action="store_true", help="hides the progress")
-    return parser

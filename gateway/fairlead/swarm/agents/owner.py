@@ -18,7 +18,7 @@ A_contra = TypeVar("A_contra", contravariant=True)
 """The class of the agents."""
 
 
-class AgentOwner(Protocol[A_contra]):
+class PoolInterface(Protocol[A_contra]):
     """Each method is called once for what it names."""
 
     options: SwarmOptions
