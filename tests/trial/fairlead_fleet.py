@@ -49,20 +49,24 @@ class FairleadFleet:
     host = HOST
     budget = BUDGET
 
-    def __init__(self, kube: Kube, folder: Path, agents: int) -> None:
+    def __init__(self, kube: Kube, folder: Path, agents: int, settings: dict[str, Any] | None = None) -> None:
+        """`settings`: the values of the chart."""
         self._kube = kube
         self._agents = agents
-        self._release = Release(kube, NAMESPACE, folder, values(agents))
+        self._release = Release(kube, NAMESPACE, folder, settings or values(agents))
 
     def install(self) -> None:
         release = self._release
-        # Helm leaves CRDs of an earlier release as they are, and the API server drops fields that they do not know.
-        self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-        release.install()
+        self._apply_chart()
         release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
         stored = release.gateway()["spec"]
         assert stored.get("rollout", {}).get("canary"), f"the API server does not know rollout.canary: {stored}"
         self.url = release.platform()
+
+    def _apply_chart(self) -> None:
+        # Helm leaves CRDs of an earlier release as they are, and the API server drops fields that they do not know.
+        self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
+        self._release.install()
 
     def agent_environment(self) -> dict[str, str]:
         return {"FAIRLEAD_AGENT_TOKEN": self._release.token("agent")}
