@@ -227,6 +227,6 @@ async def test_callers_and_agents_work_with_a_plain_server(tmp_path: Path, own_v
 
 
 def test_a_commit_that_is_not_there_is_told_before_anything_is_built(tmp_path: Path) -> None:
-    with pytest.raises(HistoryMissing, match="no-such-commit|not a git repository|not installed"):
+    with pytest.raises(HistoryMissing):
         OlderImages("no-such-commit", tmp_path)
     assert not list(tmp_path.iterdir())
