@@ -99,6 +99,7 @@ class FairleadFleet:
             Chapter("nothing happens", self._nothing),
             Chapter(GROWTH, self._grow),
             Chapter("rollout", self._roll),
+            Chapter("rollout in steps, and back", self._roll_in_steps),
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
             Chapter("operator killed in mid-move", self._kill_operator),
@@ -120,6 +121,22 @@ class FairleadFleet:
         self._release.kubectl("rollout", "restart", f"deployment/{RELEASE}")
         gone(self, old)
         return self._calm(4)
+
+    def _roll_in_steps(self) -> str:
+        """Smaller pods, and as many. All links are then more than the budget moves while one of these drains."""
+        usual = values(self._agents)["gateways"]["default"]
+        small = {"capacity": self._agents // 2, "targetUtilisation": 4 * MANY_PERCENT, "rollout": {"canary": None}}
+        old = self._names()
+        self._patch(small)
+        self._release.until("a rollout in steps", lambda: self._said("RolloutWithinBudget"), 180)
+        gone(self, old, 600)
+        there = self._calm(4)
+        old = self._names()
+        self._patch({"capacity": usual["capacity"], "targetUtilisation": MANY_PERCENT})
+        gone(self, old, 600)
+        back = self._calm(4)
+        self._patch({"rollout": usual["rollout"]})
+        return f"{there}; back: {back}"
 
     def _evict(self) -> str:
         pods = self._names()[:2]
@@ -180,9 +197,13 @@ class FairleadFleet:
 
     def _verdict(self, status: str) -> str:
         """Reason and message of CanarySucceeded while it has this status; "" otherwise."""
-        conditions = {one["type"]: one for one in self._release.status()["conditions"]}
-        verdict = conditions.get("CanarySucceeded", {})
+        verdict = self._said("CanarySucceeded")
         return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == status else ""
+
+    def _said(self, condition: str) -> dict[str, str]:
+        """A condition of the LinkGateway; empty while it has none of that type."""
+        conditions: dict[str, dict[str, str]] = {one["type"]: one for one in self._release.status()["conditions"]}
+        return conditions.get(condition, {})
 
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)
