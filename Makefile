@@ -86,6 +86,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
 	$(PY) -m bench.handlers
+	$(PY) -m bench.http_side
 	$(PY) -m bench.deadlines
 	$(PY) -m bench.lists
 	$(PY) -m bench.tracing

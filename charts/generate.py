@@ -86,52 +86,52 @@ def values_rows(text: str) -> Iterator[tuple[str, object, str]]:
     """Path, default and description of each value that has a comment `# -- …`."""
     values = yaml.safe_load(text)
     path: list[tuple[int, str]] = []
-    said: list[str] = []
+    description: list[str] = []
     for line in text.splitlines():
         if comment := re.match(r" *# (-- )?(.*)", line):
             if comment[1]:
-                said = [comment[2]]
-            elif said:
-                said.append(comment[2])
+                description = [comment[2]]
+            elif description:
+                description.append(comment[2])
             continue
         if not (key := re.match(r"( *)([A-Za-z][A-Za-z0-9]*):", line)):
-            said = []
+            description = []
             continue
         indent = len(key[1])
         path = [one for one in path if one[0] < indent] + [(indent, key[2])]
-        if said:
+        if description:
             value: Any = values
             for _, name in path:
                 value = value[name]
-            yield ".".join(name for _, name in path), value, " ".join(said)
-        said = []
+            yield ".".join(name for _, name in path), value, " ".join(description)
+        description = []
 
 
 def spec_rows(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, object, str]]:
     """Path, default and description of each field of the spec; an object comes before its fields."""
     for name, inner in node["properties"].items():
         here = f"{path}{name}"
-        said = inner.get("description", "")
+        description = inner.get("description", "")
         if "enum" in inner:
-            said = f"{said} One of {', '.join(inner['enum'])}.".strip()
+            description = f"{description} One of {', '.join(inner['enum'])}.".strip()
         if name in FILLED and not path:
-            said = f"{said} The chart's own unless given.".strip()
+            description = f"{description} The chart's own unless given.".strip()
         if "properties" in inner:
-            if said:
-                yield here, None, said
+            if description:
+                yield here, None, description
             yield from spec_rows(inner, f"{here}.")
         else:
             default = inner.get("default")
             if name in node.get("required", ()) and (path or name not in FILLED):
-                said = f"{said} Required.".strip()
-            yield here, default, said
+                description = f"{description} Required.".strip()
+            yield here, default, description
 
 
 def table(head: str, rows: Iterator[tuple[str, object, str]]) -> str:
     lines = [f"| {head} | default | meaning |", "|---|---|---|"]
-    for path, default, said in rows:
+    for path, default, description in rows:
         shown = "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
-        lines.append(f"| `{path}` | {shown} | {said.replace('|', '&#124;')} |")
+        lines.append(f"| `{path}` | {shown} | {description.replace('|', '&#124;')} |")
     return "\n".join(lines)
 
 

@@ -98,7 +98,7 @@ def main(name: str) -> None:
             if level.editable:
                 install_fairlead(env)
         level.stamp.touch()
-    say(f"environment: ready after {time.monotonic() - began:.1f} s")
+    print_progress(f"environment: ready after {time.monotonic() - began:.1f} s")
 
 
 @contextlib.contextmanager
@@ -116,7 +116,7 @@ def compiling_source() -> Iterator[None]:
 
     Bytecode is only a cache: Python compiles what is missing, so a failure is no error.
     """
-    say("fairlead: compiling its source")
+    print_progress("fairlead: compiling its source")
     command = [sys.executable, "-I", "-m", "compileall", "-q", str(ROOT / "gateway" / "fairlead")]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
         yield
@@ -127,7 +127,7 @@ def ensure_uv(env: dict[str, str]) -> None:
     wanted = HERE / "uv.txt"
     if is_newer(UV, wanted):
         return
-    say(f"uv: downloading {pins('uv.txt')[0]}")
+    print_progress(f"uv: downloading {pins('uv.txt')[0]}")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         command = [*pip(), "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
         command += ["--only-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", folder]
@@ -164,7 +164,7 @@ def pip() -> list[str]:
 
 
 def create(level: Level, env: dict[str, str]) -> None:
-    say(f"environment: creating {level.folder.relative_to(ROOT)} with Python {sys.version.split()[0]}")
+    print_progress(f"environment: creating {level.folder.relative_to(ROOT)} with Python {sys.version.split()[0]}")
     command = [str(UV), "venv", "--quiet", "--clear", "--python", sys.executable, str(level.folder)]
     if subprocess.run(command, check=False, env=env).returncode:
         fail(f"{level.folder} could not be created", "the reason stands above")
@@ -172,7 +172,9 @@ def create(level: Level, env: dict[str, str]) -> None:
 
 def install(level: Level, env: dict[str, str]) -> None:
     count = len({pin for name in level.files for pin in pins(name)})
-    say(f"environment: installing {' and '.join(f'requirements/{name}' for name in level.files)} ({count} packages)")
+    print_progress(
+        f"environment: installing {' and '.join(f'requirements/{name}' for name in level.files)} ({count} packages)"
+    )
     command = [*uv_pip_install(level), "--require-hashes"]
     for name in level.files:
         command += ["-r", str(HERE / name)]
@@ -189,7 +191,7 @@ def install(level: Level, env: dict[str, str]) -> None:
 
 def install_fairlead(env: dict[str, str]) -> None:
     """Install Fairlead from its source, so that a change of the source needs no installation."""
-    say("environment: installing fairlead from its source")
+    print_progress("environment: installing fairlead from its source")
     command = [*uv_pip_install(LEVELS["run"]), "--offline", "--no-deps", "--no-build-isolation"]
     command += ["--editable", str(ROOT)]
     if subprocess.run(command, check=False, env=env).returncode:
@@ -240,7 +242,7 @@ def pip_settings() -> dict[str, str]:
     return found
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -107,7 +107,7 @@ ORDINARY = {
         unbind under utilisation validation version watch writer
     """,
     "networks and HTTP": """
-        accept access address admin app asgi channel dial endpoint hosts http idle ingress layers load
+        accept access address admin app asgi channel dial endpoint headers hosts http idle ingress layers load
         network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """

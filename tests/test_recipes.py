@@ -52,7 +52,7 @@ async def system_load() -> dict[str, float]:
     try:
         one, five, fifteen = os.getloadavg()
     except OSError as e:
-        raise CommandError("load_unknown", f"this machine does not tell its load: {e}") from e
+        raise CommandError("load_unknown", f"this machine does not report its load: {e}") from e
     return {"1m": one, "5m": five, "15m": fifteen}
 ''',
         ),
@@ -76,7 +76,7 @@ async def system_load() -> dict[str, float]:
         (
             "docs/agent.md",
             "| `unsupported` | proc.list |",
-            "| `load_unknown` | sys.load | the machine does not tell its load |\n| `unsupported` | proc.list |",
+            "| `load_unknown` | sys.load | the machine does not report its load |\n| `unsupported` | proc.list |",
         ),
         (
             "tests/agent/test_sys_load.py",
@@ -340,8 +340,8 @@ def test_a_recipe_names_every_file_of_the_change_and_its_commands_pass(heading: 
     python = [file for file, _, _ in recipe.edits if file.endswith(".py")]
     _run(tmp_path, f".venv/bin/ruff check {' '.join(python)}")
     _run(tmp_path, f".venv/bin/ruff format --check {' '.join(python)}")
-    said = _run_all(tmp_path, section)
-    assert recipe.shows in said
+    output = _run_all(tmp_path, section)
+    assert recipe.shows in output
     touched = set(_run(tmp_path, "git add -A && git diff --cached --name-only").split())
     assert touched == _named(section), "a file was written that the recipe does not name"
 

@@ -89,7 +89,7 @@ FUZZERS = ("fuzz_link", "fuzz_http")
 
 
 @dataclass(slots=True)
-class Result:
+class AttackResult:
     """One attack and its effect."""
 
     name: str
@@ -105,7 +105,7 @@ class Result:
     """Promises that did not hold."""
 
 
-async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> Result:
+async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> AttackResult:
     """Play one attack on a node of its own."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory(prefix="abuse-") as folder:
@@ -115,7 +115,7 @@ async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> Result
             largest, tried = await _attacked(victim, name, share, seconds or attack.seconds)
             took = time.monotonic() - began
             during = await victim.healthy.turn()
-            result = Result(name, tried, before, during, took, largest - memory, (victim.cpu() - cpu) / took)
+            result = AttackResult(name, tried, before, during, took, largest - memory, (victim.cpu() - cpu) / took)
             result.broken = _judged(victim, attack, result)
             if result.broken:
                 kept = Path(tempfile.mkdtemp(prefix="abuse-log-")) / "node.log"
@@ -145,7 +145,7 @@ async def _attacked(victim: Victim, name: str, share: float, seconds: float) -> 
     return largest, json.loads(lines[-1]) if lines else {"attacker ended by itself": process.returncode or 0}
 
 
-def _judged(victim: Victim, attack: Attack, result: Result) -> list[str]:
+def _judged(victim: Victim, attack: Attack, result: AttackResult) -> list[str]:
     broken = []
     if not victim.alive:
         broken.append("the node has ended")
@@ -160,7 +160,7 @@ def _judged(victim: Victim, attack: Attack, result: Result) -> list[str]:
     return broken
 
 
-def row(result: Result) -> str:
+def row(result: AttackResult) -> str:
     quiet, during = result.before, result.during
     tried = ", ".join(f"{n:,} {what}" for what, n in sorted(result.tried.items()))
     worst = max(during.commands, default=float("nan"))

@@ -10,7 +10,7 @@ import pytest
 from fairlead.agent.builtin.files.disk_threads import CALLS, DiskThreads
 
 
-class Slow:
+class BlockingCall:
     """A call that blocks its thread until it is released."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ async def test_the_result_or_error_of_the_call_is_passed_on() -> None:
 
 async def test_a_cancelled_caller_waits_for_the_thread() -> None:
     """The descriptor that it works on must not be closed, and given to another file, meanwhile."""
-    slow = Slow()
+    slow = BlockingCall()
     task = asyncio.create_task(DiskThreads().run(slow.call))
     await slow.in_it()
     task.cancel()
@@ -54,7 +54,7 @@ async def test_a_cancelled_caller_waits_for_the_thread() -> None:
 
 async def test_a_caller_that_is_cancelled_twice_does_not_wait() -> None:
     """The process ends: a disk that hangs must not hold it."""
-    slow = Slow()
+    slow = BlockingCall()
     task = asyncio.create_task(DiskThreads().run(slow.call))
     await slow.in_it()
     task.cancel()
@@ -67,7 +67,7 @@ async def test_a_caller_that_is_cancelled_twice_does_not_wait() -> None:
 
 
 async def test_calls_at_the_same_time_are_limited() -> None:
-    disk, slow = DiskThreads(), [Slow() for _ in range(CALLS + 1)]
+    disk, slow = DiskThreads(), [BlockingCall() for _ in range(CALLS + 1)]
     tasks = [asyncio.create_task(disk.run(one.call)) for one in slow]
     for one in slow[:CALLS]:
         await one.in_it()

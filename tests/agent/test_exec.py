@@ -131,9 +131,9 @@ async def test_invalid_arguments_are_refused(link: Link, arguments: dict[str, ob
         lambda: bool(link.of(End, C1)) or (link.of(Ack, C1)[:1] != [] and link.of(Ack)[0].state == "refused")
     )
     answers: list[Ack | End] = [*link.of(Ack, C1), *link.of(End, C1)]
-    said = [m.error for m in answers if m.error is not None]
-    assert [error.code for error in said] == ["invalid_arguments"]
-    assert "argv" in said[0].message or "shell" in said[0].message
+    errors = [m.error for m in answers if m.error is not None]
+    assert [error.code for error in errors] == ["invalid_arguments"]
+    assert "argv" in errors[0].message or "shell" in errors[0].message
 
 
 async def test_input_reaches_the_program_until_its_end(link: Link) -> None:
@@ -191,7 +191,7 @@ echo $! > child
 echo $$ > parent
 wait
 """
-DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
+IGNORES_SIGTERM = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
@@ -211,7 +211,7 @@ async def test_all_descendants_are_killed(link: Link, tmp_path: Path, gone: Gone
 
 
 async def test_a_program_that_ignores_sigterm_is_killed(link: Link, tmp_path: Path, gone: Gone) -> None:
-    await link.command(C1, "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
+    await link.command(C1, "exec", {"argv": ["sh", "-c", IGNORES_SIGTERM], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "parent")
     began = time.monotonic()
     await link.cancel(C1)

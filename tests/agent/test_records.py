@@ -35,7 +35,7 @@ STEPS = st.lists(
         st.tuples(st.just("end"), st.sampled_from(IDS), st.none() | st.integers(0, 3)),
         st.tuples(st.just("over"), st.sampled_from(IDS)),
         st.tuples(st.just("event"), st.sampled_from(("e1", "e2")), payloads),
-        st.tuples(st.just("told"), st.sampled_from(("e1", "e2"))),
+        st.tuples(st.just("stored"), st.sampled_from(("e1", "e2"))),
     ),
     max_size=30,
 )
@@ -62,7 +62,7 @@ def history(steps: list[tuple[object, ...]]) -> list[Entry]:
                 following.pop(id, None)
             case ("event", str(id), bytes(payload)):
                 records.append(Event(id=id, type="t", payload=payload))
-            case ("told", str(id)):
+            case ("stored", str(id)):
                 records.append(EventStored(id))
     return records
 

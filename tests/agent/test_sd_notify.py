@@ -30,7 +30,7 @@ class Manager:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.heard: list[tuple[float, str]] = []
+        self.messages: list[tuple[float, str]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(f"\0{address[1:]}" if address.startswith("@") else address)
         self._socket.setblocking(False)
@@ -38,7 +38,7 @@ class Manager:
     def listen(self) -> None:
         try:
             while True:
-                self.heard.append((time.monotonic(), self._socket.recv(4096).decode()))
+                self.messages.append((time.monotonic(), self._socket.recv(4096).decode()))
         except BlockingIOError:
             pass
 
@@ -46,7 +46,7 @@ class Manager:
         async with asyncio.timeout(TIMEOUT):
             while True:
                 self.listen()
-                if condition([text for _, text in self.heard]):
+                if condition([text for _, text in self.messages]):
                     return
                 await asyncio.sleep(0.01)
 
@@ -73,24 +73,26 @@ async def test_ready_is_sent_with_the_first_link_and_status_with_each_change(
     gateway.refusals.append((503, {"Retry-After": "0"}))
     process = agent_process(*RUN, gateway.url)
     await manager.until(
-        lambda heard: any("STATUS=not linked: the gateway refused the upgrade with 503" in h for h in heard)
+        lambda messages: any("STATUS=not linked: the gateway refused the upgrade with 503" in h for h in messages)
     )
     link = await gateway.accept()
     manager.listen()
-    assert not any("READY" in text for _, text in manager.heard), "it is not welcomed yet"
+    assert not any("READY" in text for _, text in manager.messages), "it is not welcomed yet"
     await link.welcome()
-    await manager.until(lambda heard: any(h.startswith("READY=1\nSTATUS=linked to ws://") for h in heard))
+    await manager.until(lambda messages: any(h.startswith("READY=1\nSTATUS=linked to ws://") for h in messages))
     await link.cut()
-    await manager.until(lambda heard: heard[-1].startswith("STATUS=not linked: ") or "STATUS=linked" in heard[-1])
+    await manager.until(
+        lambda messages: messages[-1].startswith("STATUS=not linked: ") or "STATUS=linked" in messages[-1]
+    )
     link = await gateway.linked()
-    await manager.until(lambda heard: any(h.startswith("STATUS=linked to ws://") for h in heard))
-    assert sum("READY=1" in text for _, text in manager.heard) == 1
-    await manager.until(lambda heard: heard.count("WATCHDOG=1") >= 8)
-    beats = [at for at, text in manager.heard if text == "WATCHDOG=1"]
+    await manager.until(lambda messages: any(h.startswith("STATUS=linked to ws://") for h in messages))
+    assert sum("READY=1" in text for _, text in manager.messages) == 1
+    await manager.until(lambda messages: messages.count("WATCHDOG=1") >= 8)
+    beats = [at for at, text in manager.messages if text == "WATCHDOG=1"]
     gaps = [later - earlier for earlier, later in pairwise(beats)]
     assert max(gaps) < 0.4, "the watchdog would have ended the agent"
     process.signal(signal.SIGTERM)
-    await manager.until(lambda heard: any(h.startswith("STOPPING=1") for h in heard))
+    await manager.until(lambda messages: any(h.startswith("STOPPING=1") for h in messages))
     assert await process.exit_code() == 0
 
 
@@ -108,10 +110,10 @@ async def test_a_blocked_event_loop_stops_the_watchdog_messages(
     )
     agent_process("-c", source, gateway.url)
     link = await gateway.linked()
-    await manager.until(lambda heard: heard.count("WATCHDOG=1") >= 3)
+    await manager.until(lambda messages: messages.count("WATCHDOG=1") >= 3)
     await link.command("c", "hang")
-    await manager.until(lambda heard: bool(link.of(End, "c")) and heard.count("WATCHDOG=1") >= 5)
-    beats = [at for at, text in manager.heard if text == "WATCHDOG=1"]
+    await manager.until(lambda messages: bool(link.of(End, "c")) and messages.count("WATCHDOG=1") >= 5)
+    beats = [at for at, text in manager.messages if text == "WATCHDOG=1"]
     assert max(later - earlier for earlier, later in pairwise(beats)) > 1.5
     manager.close()
 
@@ -130,8 +132,8 @@ async def test_the_watchdog_of_another_process_is_ignored_and_not_inherited(
     for name in (b"NOTIFY_SOCKET", b"WATCHDOG"):
         assert name not in link.output("c")
     manager.listen()
-    assert [text for _, text in manager.heard if "READY" in text]
-    assert "WATCHDOG=1" not in [text for _, text in manager.heard]
+    assert [text for _, text in manager.messages if "READY" in text]
+    assert "WATCHDOG=1" not in [text for _, text in manager.messages]
     manager.close()
 
 
@@ -183,10 +185,10 @@ async def test_text_of_the_gateway_cannot_forge_a_notification(
     process = agent_process(*RUN, gateway.url)
     link = await gateway.linked()
     await link.socket.close(4004, "x\nMAINPID=1\r\x1b[2J\u202e\x9b")
-    await manager.until(lambda heard: any("MAINPID" in text for text in heard))
-    (told,) = {text for _, text in manager.heard if "MAINPID" in text}
-    assert "x?MAINPID=1??[2J??" in told
-    assert told.count("\n") == 0
+    await manager.until(lambda messages: any("MAINPID" in text for text in messages))
+    (message,) = {text for _, text in manager.messages if "MAINPID" in text}
+    assert "x?MAINPID=1??[2J??" in message
+    assert message.count("\n") == 0
     assert "x?MAINPID=1??[2J??" in process.log
     assert "\x1b" not in process.log
     await gateway.linked()

@@ -25,7 +25,7 @@ PYTHON_PEERS = ("sansio", "legacy", "wsproto", "aiohttp", "websockets", "autobah
 OWN = ("fairlead", "epoll", "direct")
 PRESENT = ("sansio", "aiohttp")
 """Peers that the development environment has too, for runs that fetch nothing."""
-WHAT = {
+LABELS = {
     "fairlead": "Fairlead's carrier",
     "epoll": "Fairlead's carrier, epoll",
     "direct": "Fairlead's carrier, epoll, accepting directly",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from bench.peers import WHAT
+from bench.peers import LABELS
 from bench.rounds import Round
 from bench.scale import Scale
 
@@ -52,7 +52,7 @@ def report(
             for c in node["commands"]
         ],
     )
-    mine = {"the node, registered": node} | {WHAT[name]: figures for name, figures in plain.items()}
+    mine = {"the node, registered": node} | {LABELS[name]: figures for name, figures in plain.items()}
     table(
         f"Idle connections ({scale.agents:,}; the collection among {scale.crowd:,}); × is the ratio to the node",
         ["server", "bytes", "×", "accept µs", "×", "full collection ms", "×"],
@@ -65,7 +65,7 @@ def report(
         "Echo of 128 B, server CPU µs per message; × is the ratio to Fairlead's carrier",
         ["server", *(h for c in echoes for h in (f"{c} conn", "×"))],
         [
-            [WHAT[n], *(v for c in echoes for v in (echoes[c][n], ratio(echoes[c][n], echoes[c]["fairlead"])))]
+            [LABELS[n], *(v for c in echoes for v in (echoes[c][n], ratio(echoes[c][n], echoes[c]["fairlead"])))]
             for n in plain
         ],
     )
@@ -79,7 +79,7 @@ def report_rounds(found: dict[int, dict[str, Round]]) -> None:
             ["server", "CPU µs per client", "×", "round s", "connect p50 ms", "connect p99 ms", "answer p50 ms",
              "answer p99 ms"],
             [
-                [WHAT[name], one.cpu_us, ratio(one.cpu_us, ours.cpu_us), f"{one.seconds:.3f}",
+                [LABELS[name], one.cpu_us, ratio(one.cpu_us, ours.cpu_us), f"{one.seconds:.3f}",
                  *(f"{figure:.2f}" for figure in (one.connect_p50, one.connect_p99, one.answer_p50, one.answer_p99))]
                 for name, one in peers.items()
             ],

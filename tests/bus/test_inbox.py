@@ -24,12 +24,12 @@ class InboxNode:
     """An inbox with connections of its own, as a node has, and the doorbells that it received."""
 
     pipeliner: Pipeliner
-    heard: list[Doorbell] = field(default_factory=list)
+    received: list[Doorbell] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
     inbox: Inbox = field(init=False)
 
     def hear(self, doorbells: list[Doorbell]) -> None:
-        self.heard += doorbells
+        self.received += doorbells
         self.calls.append(len(doorbells))
 
 
@@ -61,8 +61,8 @@ class Pipe:
     def __init__(self, socket_path: str) -> None:
         self._target = socket_path
         self._open: set[asyncio.StreamWriter] = set()
-        self._muted: set[asyncio.StreamWriter] = set()
-        self.mute_new = False
+        self._dropping: set[asyncio.StreamWriter] = set()
+        self.drops_new = False
         self.accepted = 0
         self.url = ""
 
@@ -71,16 +71,16 @@ class Pipe:
         self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         return server
 
-    def mute(self) -> None:
-        self._muted |= self._open
+    def drop_commands(self) -> None:
+        self._dropping |= self._open
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         onward, backward = await asyncio.open_unix_connection(self._target)
         pair = {writer, backward}
         self._open |= pair
-        if self.mute_new:
-            self._muted |= pair
+        if self.drops_new:
+            self._dropping |= pair
         try:
             await asyncio.gather(self._pump(reader, backward), self._pump(onward, writer))
         except OSError:
@@ -92,7 +92,7 @@ class Pipe:
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
-            if sink not in self._muted:
+            if sink not in self._dropping:
                 sink.write(data)
                 await sink.drain()
         sink.close()
@@ -114,10 +114,10 @@ async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join:
         LinkSuperseded("agent", 7, 4001),
     ]
     one.inbox.ring("two#e1", rung)
-    await until(lambda: two.heard == rung)
+    await until(lambda: two.received == rung)
     two.inbox.ring(one.inbox.address, rung[:1])
-    await until(lambda: one.heard == rung[:1])
-    assert two.heard == rung
+    await until(lambda: one.received == rung[:1])
+    assert two.received == rung
     assert one.inbox.lost == two.inbox.lost == 0
 
 
@@ -128,8 +128,8 @@ async def test_doorbells_of_one_loop_iteration_share_bounded_entries(
     rung: list[Doorbell] = [ResultsAdded(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
     for doorbell in rung:
         one.inbox.ring("two#e1", [doorbell])
-    await until(lambda: len(two.heard) == len(rung))
-    assert two.heard == rung
+    await until(lambda: len(two.received) == len(rung))
+    assert two.received == rung
     assert two.calls == [MAX_PER_ENTRY, MAX_PER_ENTRY, 500]
     assert (one.inbox.sent, two.inbox.received) == (len(rung), len(rung))
 
@@ -139,9 +139,9 @@ async def test_a_doorbell_to_the_own_node_needs_no_redis(own_valkey: EmbeddedVal
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
     node.inbox.ring("one#e1", [ResultsAdded("command")])
-    assert node.heard == []  # never within the call: the caller may hold half-changed state
+    assert node.received == []  # never within the call: the caller may hold half-changed state
     await asyncio.sleep(0)
-    assert node.heard == [ResultsAdded("command")]
+    assert node.received == [ResultsAdded("command")]
 
 
 async def test_a_doorbell_to_a_dead_node_creates_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
@@ -174,7 +174,7 @@ async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValke
     rung = [ResultsAdded(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
     for turn in range(20):
         one.inbox.ring("two#e1", rung)
-        await until(lambda turn=turn: len(two.heard) == (turn + 1) * MAX_PER_ENTRY)  # type: ignore[misc]
+        await until(lambda turn=turn: len(two.received) == (turn + 1) * MAX_PER_ENTRY)  # type: ignore[misc]
     assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) == 21
     await two.inbox.refresh()
     assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
@@ -187,7 +187,7 @@ async def test_a_lost_inbox_is_created_again_with_the_heartbeat(
     await one.pipeliner.submit("FLUSHALL")
     await two.inbox.refresh()
     one.inbox.ring("two#e1", [ResultsAdded("command")])
-    await until(lambda: two.heard == [ResultsAdded("command")])
+    await until(lambda: two.received == [ResultsAdded("command")])
     assert 0 < integer(await two.pipeliner.submit("TTL", two.inbox.key)) <= TTL
 
 
@@ -198,7 +198,7 @@ async def test_a_new_data_epoch_starts_a_new_inbox(valkey: EmbeddedValkey, join:
     one.inbox.ring("two#e1", [ResultsAdded("late")])
     await until(lambda: one.inbox.lost == 1)
     one.inbox.ring("two#e2", [ResultsAdded("command")])
-    await until(lambda: two.heard == [ResultsAdded("command")])
+    await until(lambda: two.received == [ResultsAdded("command")])
     assert await two.inbox.check()
 
 
@@ -206,7 +206,7 @@ async def test_foreign_entries_are_skipped(valkey: EmbeddedValkey, join: Join, u
     node = await join("one", valkey.url)
     for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([ResultsAdded("command")])]):
         await node.pipeliner.submit("XADD", node.inbox.key, "*", *fields)
-    await until(lambda: node.heard == [ResultsAdded("command")])
+    await until(lambda: node.received == [ResultsAdded("command")])
 
 
 async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: EmbeddedValkey, join: Join) -> None:
@@ -215,7 +215,7 @@ async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: Embedded
     await node.pipeliner.submit("DEL", node.inbox.key)
     assert await node.inbox.check()  # created again for the test, and with an expiry
     assert integer(await node.pipeliner.submit("TTL", node.inbox.key)) > 0
-    assert node.heard == []
+    assert node.received == []
 
 
 async def test_a_late_canary_restarts_a_deaf_reader(
@@ -223,28 +223,28 @@ async def test_a_late_canary_restarts_a_deaf_reader(
 ) -> None:
     node = await join("one", valkey.url, pipe.url)
     assert await node.inbox.check()
-    pipe.mute()
+    pipe.drop_commands()
     assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf  # once may be a coincidence
+    assert not node.inbox.stalled  # once may be a coincidence
     assert await node.inbox.check()
     assert pipe.accepted == 2
     other = await join("two", valkey.url)
     other.inbox.ring("one#e1", [ResultsAdded("command")])
-    await until(lambda: node.heard == [ResultsAdded("command")])
+    await until(lambda: node.received == [ResultsAdded("command")])
 
 
 async def test_the_node_is_deaf_after_two_late_canaries_until_one_returns(
     valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
 ) -> None:
     node = await join("one", valkey.url, pipe.url)
-    pipe.mute()
-    pipe.mute_new = True
+    pipe.drop_commands()
+    pipe.drops_new = True
     assert not await node.inbox.check(deadline=0.3)
     assert not await node.inbox.check(deadline=0.3)
-    assert node.inbox.deaf
-    pipe.mute_new = False
+    assert node.inbox.stalled
+    pipe.drops_new = False
     assert await node.inbox.check()
-    assert not node.inbox.deaf
+    assert not node.inbox.stalled
 
 
 async def test_the_node_is_not_deaf_while_redis_is_unreachable(
@@ -255,7 +255,7 @@ async def test_the_node_is_not_deaf_while_redis_is_unreachable(
     await until(lambda: not own_valkey.running)
     for _ in range(3):
         assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf
+    assert not node.inbox.stalled
     with pytest.raises(BusUnavailable):
         await node.inbox.refresh()
     await own_valkey.restart()

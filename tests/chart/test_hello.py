@@ -48,11 +48,11 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
                 demo.wait()
 
 
-def play(told: dict[str, str], **changed: str) -> subprocess.CompletedProcess[str]:
+def play(environment: dict[str, str], **changed: str) -> subprocess.CompletedProcess[str]:
     # -c as in the pod: the script has no file there. Its own timeout is 90 s.
     return subprocess.run(
         [sys.executable, "-I", "-c", changed.pop("script", SCRIPT.read_text())],
-        env={"PATH": os.environ["PATH"], **told, **TOKENS, **changed},
+        env={"PATH": os.environ["PATH"], **environment, **TOKENS, **changed},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 

@@ -133,13 +133,13 @@ def test_tracing_follows_the_values_unless_a_gateway_has_its_own(render: Render)
     own = {"emea": {"telemetry": {"otlpEndpoint": "http://mine:4318"}},
            "asia": {"pod": {"env": [{"name": "FAIRLEAD_TRACE_RATIO", "value": "1"}]}}}  # fmt: skip
     objects = render({"telemetry": {"otlpEndpoint": "http://c:4318", "samplingRatio": 0.05}, "gateways": own})
-    told = {}
+    found = {}
     for one in objects:
         if one["kind"] == "LinkGateway":
             read_spec(one["spec"])
             env = {entry["name"]: entry["value"] for entry in one["spec"]["pod"].get("env", ())}
-            told[one["metadata"]["name"]] = (one["spec"]["telemetry"]["otlpEndpoint"], env.get("FAIRLEAD_TRACE_RATIO"))
-    assert told == {
+            found[one["metadata"]["name"]] = (one["spec"]["telemetry"]["otlpEndpoint"], env.get("FAIRLEAD_TRACE_RATIO"))
+    assert found == {
         "fairlead": ("http://c:4318", "0.05"),
         "fairlead-emea": ("http://mine:4318", None),
         "fairlead-asia": ("http://c:4318", "1"),

@@ -231,9 +231,9 @@ def test_the_lease_belongs_to_the_release_and_its_spec_to_the_operator(render: R
     lease = named(objects, "Lease", "fairlead-operator")
     assert "spec" not in lease
     container = named(objects, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"][0]
-    told = {one["name"]: one.get("value") for one in container["env"]}
-    assert told["FAIRLEAD_OPERATOR_LEASE"] == lease["metadata"]["name"]
-    assert told["FAIRLEAD_OPERATOR_NAMESPACES"] == "fleet"
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    assert environment["FAIRLEAD_OPERATOR_LEASE"] == lease["metadata"]["name"]
+    assert environment["FAIRLEAD_OPERATOR_NAMESPACES"] == "fleet"
 
 
 def test_the_test_pod_runs_the_script_as_it_is(render: Render, chart: Path) -> None:

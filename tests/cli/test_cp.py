@@ -204,7 +204,7 @@ def test_missing_folders_on_the_agent_are_made_when_asked_for(fleet: CliFleet, r
     assert (tmp_path / "new/deep/x").read_bytes() == b"x"
 
 
-def test_a_wrong_digest_keeps_nothing(api: Api, run: Run, tmp_path: Path) -> None:
+def test_a_wrong_digest_keeps_nothing(api: OpenCommand, run: Run, tmp_path: Path) -> None:
     """The agent says that it read other octets than came: one of them was changed on the way."""
     api.add_output(b'{"path": "/x", "size": 4, "mode": "0644", "mtime": 0}', "row")
     api.add_output(b"good", "file")
@@ -215,6 +215,6 @@ def test_a_wrong_digest_keeps_nothing(api: Api, run: Run, tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-class Api(Protocol):
+class OpenCommand(Protocol):
     def add_output(self, data: bytes, kind: str = "stdout") -> None: ...
     def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...

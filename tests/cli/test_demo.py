@@ -80,10 +80,10 @@ async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); s.pause(); s.pause()"
-    child = ChildProcess("deaf", python(code), tmp_path / "log", {})
+    code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('ignoring', flush=True); s.pause(); s.pause()"
+    child = ChildProcess("ignoring", python(code), tmp_path / "log", {})
     await child.start()
-    while "deaf" not in tail(child.log):  # bounded by the test's own timeout
+    while "ignoring" not in tail(child.log):  # bounded by the test's own timeout
         assert child.alive
     assert not await child.stop(0.1)
     assert not child.alive
@@ -162,7 +162,7 @@ def test_restart_pauses_grow_to_a_limit_with_jitter() -> None:
 
 async def test_demo_ends_when_valkey_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "restart_delay", lambda failures, draw: 0.01)
-    told: list[str] = []
+    messages: list[str] = []
     valkey = ValkeyProcess(EmbeddedValkey(tmp_path / "valkey"))
 
     async def is_ready() -> bool:
@@ -170,7 +170,7 @@ async def test_demo_ends_when_valkey_does_not_come_back(tmp_path: Path, monkeypa
 
     await valkey.start()
     assert (tmp_path / "valkey.pid").read_text() == f"{valkey.pid}\n"
-    part = asyncio.ensure_future(RestartedProcess(valkey, is_ready, "Links stay up", told.append).supervise())
+    part = asyncio.ensure_future(RestartedProcess(valkey, is_ready, "Links stay up", messages.append).supervise())
     try:
         os.kill(valkey.pid, signal.SIGKILL)
         with (tmp_path / "valkey" / "valkey.lock").open() as lock:
@@ -183,8 +183,8 @@ async def test_demo_ends_when_valkey_does_not_come_back(tmp_path: Path, monkeypa
     finally:
         part.cancel()
         await valkey.stop()
-    assert "ended by signal 9 (SIGKILL); it is restarted" in told[0]
-    assert all("could not be started: the data folder" in line for line in told[1:])
+    assert "ended by signal 9 (SIGKILL); it is restarted" in messages[0]
+    assert all("could not be started: the data folder" in line for line in messages[1:])
     assert not (tmp_path / "valkey.pid").exists()
 
 

@@ -26,10 +26,10 @@ RelayTo = Callable[[str], Relay]
 
 def checks(done: subprocess.CompletedProcess[bytes]) -> dict[str, dict[str, Any]]:
     """The steps to the last target, by name."""
-    told = json.loads(done.stdout)
-    assert (done.returncode == 0) is told["ok"] is all(one["ok"] is True for one in told["checks"])
-    last = told["checks"][-1]["target"]
-    return {one["name"]: one for one in told["checks"] if one["target"] == last}
+    report = json.loads(done.stdout)
+    assert (done.returncode == 0) is report["ok"] is all(one["ok"] is True for one in report["checks"])
+    last = report["checks"][-1]["target"]
+    return {one["name"]: one for one in report["checks"] if one["target"] == last}
 
 
 def test_doctor_finds_no_fault_in_a_healthy_path(fleet: CliFleet, run: Run) -> None:
@@ -101,11 +101,11 @@ def test_doctor_measures_the_idle_timeout_of_a_proxy(
     assert done.returncode == 1
     found = checks(done)
     assert found["token"]["ok"] is True
-    told, advice = found["idle"]["message"], found["idle"]["advice"]
+    message, advice = found["idle"]["message"], found["idle"]["advice"]
     if forgets:
-        assert "the link was dead after" in told
+        assert "the link was dead after" in message
     else:
-        assert 0.5 < float(told.partition("closed a link after ")[2].partition(" s")[0]) < 1.4
+        assert 0.5 < float(message.partition("closed a link after ")[2].partition(" s")[0]) < 1.4
         assert "proxy_read_timeout" in advice
     assert "heartbeat" in advice
 

@@ -52,9 +52,9 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
     }  # fmt: skip
     assert "offline" in meaning[exit_codes.UNAVAILABLE]
     assert "deadline" in meaning[exit_codes.DEADLINE]
-    told = " ".join(CliRunner().invoke(main.cli, ["--help"]).stdout.split())
+    shown = " ".join(CliRunner().invoke(main.cli, ["--help"]).stdout.split())
     for code in meaning:
-        assert re.search(rf"\b{code} ", told[told.index("Exit codes") :]), code
+        assert re.search(rf"\b{code} ", shown[shown.index("Exit codes") :]), code
 
 
 def test_flags_named_in_the_page_exist() -> None:

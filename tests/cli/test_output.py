@@ -52,14 +52,14 @@ def test_yaml_of_words_that_mean_something_else(word: str) -> None:
 
 @pytest.mark.parametrize("args", [("ls",), ("get", "web-1"), ("label", "web-1", "form=tested")])
 def test_agents_ls_has_every_output_format(fleet: CliFleet, args: tuple[str, ...]) -> None:
-    def say(form: str) -> str:
+    def output_as(form: str) -> str:
         return output_of(fleet, "agents", *args, "-o", form)
 
-    assert "web-1" in say("name").splitlines()
-    assert json.loads(say("json")) == yaml.safe_load(say("yaml"))
-    assert len(say("wide")) >= len(say("table")) > 0
+    assert "web-1" in output_as("name").splitlines()
+    assert json.loads(output_as("json")) == yaml.safe_load(output_as("yaml"))
+    assert len(output_as("wide")) >= len(output_as("table")) > 0
     for form in ("table", "wide", "json", "yaml", "name"):
-        assert "\x1b" not in say(form)
+        assert "\x1b" not in output_as(form)
 
 
 def output_of(fleet: CliFleet, *args: str) -> str:

@@ -75,7 +75,7 @@ def play(commands: list[str]) -> str:
             # As it looks at the ports that the demo has without --port 0.
             usual = {api: f"http://127.0.0.1:{8081 + 3 * i}" for i, api in enumerate(apis)}
             usual[links] = "ws://127.0.0.1:8080"
-            usual |= {url.rpartition(":")[2]: told.rpartition(":")[2] for url, told in usual.items()}
+            usual |= {url.rpartition(":")[2]: documented.rpartition(":")[2] for url, documented in usual.items()}
             for command in commands:
                 done = subprocess.run(
                     ["bash", "-c", command],
@@ -89,8 +89,8 @@ def play(commands: list[str]) -> str:
                     check=False,
                 )
                 answer = done.stdout.replace("\r\n", "\n")
-                for found, told in usual.items():
-                    answer = answer.replace(found, told)
+                for found, documented in usual.items():
+                    answer = answer.replace(found, documented)
                 made.append(f"$ {command}\n{answer}")
     Path("/var/tmp/note.txt").unlink(missing_ok=True)
     return "".join(made)

@@ -45,7 +45,7 @@ def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
     assert {"containerd", "runc", "iproute2", "openssl", "buildah", "debootstrap"} <= set(done.stdout.split())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user is told so first")
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user gets another error first")
 def test_a_cluster_that_cannot_start_names_the_needs_of_images_too(tmp_path: Path) -> None:
     done = call("up", PATH=str(tmp_path))
     if "runs already" in done.stderr:
@@ -61,7 +61,10 @@ def test_a_build_reports_its_progress(tmp_path: Path) -> None:
         "#!/bin/sh\necho k8s.io/api/core/v1 >&2\necho 'x.go:1: wrong' >&2\nsleep 0.1\necho fmt >&2\n"
     )
     (tmp_path / "go").chmod(0o755)
-    code = "import binaries, time; binaries.TELL = 0.05; print(binaries._run_telling(['go'], time.monotonic()))"
+    code = (
+        "import binaries, time; binaries.PROGRESS_SECONDS = 0.05; "
+        "print(binaries._run_with_progress(['go'], time.monotonic()))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "tests" / "tools" / "cluster")},

@@ -22,10 +22,10 @@ from support.kube import ROOT, Kube, find
 from support.outside_agents import OutsidePlatform, agents, runs_commands
 
 HOSTS = {"by-ingress": "smoke.fairlead.test", "by-route": "route.fairlead.test"}
-DOOR = {
+GATEWAY = {
     "apiVersion": "gateway.networking.k8s.io/v1",
     "kind": "Gateway",
-    "metadata": {"name": "door"},
+    "metadata": {"name": "entry"},
     "spec": {
         "gatewayClassName": "traefik",
         "listeners": [
@@ -65,9 +65,9 @@ def test_agents_outside_run_commands_from_the_service(kube: Kube, tmp_path: Path
 def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kube, tmp_path: Path) -> None:
     """The chart with clusterScope and httpRoute; a LinkGateway elsewhere, on another database of the same Valkey."""
     hosts = {"of-the-chart": "home.fairlead.test", "of-elsewhere": "elsewhere.fairlead.test"}
-    with kube.namespace("fairlead-home") as home, kube.namespace("fairlead-elsewhere") as elsewhere:
-        kube.kubectl("--namespace", home, "apply", "-f", "-", stdin=json.dumps(DOOR))
-        route = {"parentRefs": [{"name": "door", "namespace": home}]}
+    with kube.namespace("fairlead-home") as routes_namespace, kube.namespace("fairlead-elsewhere") as elsewhere:
+        kube.kubectl("--namespace", routes_namespace, "apply", "-f", "-", stdin=json.dumps(GATEWAY))
+        route = {"parentRefs": [{"name": "entry", "namespace": routes_namespace}]}
         small = {"replicas": {"min": 1, "max": 2}, "scaling": {"failureTolerance": 0}}
         values = {
             "operator": {
@@ -79,7 +79,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
             "gateways": {"default": {**small, "httpRoute": {**route, "hostnames": [hosts["of-the-chart"]]}}},
         }  # fmt: skip
         (tmp_path / "values.json").write_text(json.dumps(values))
-        here = ("--namespace", home)
+        here = ("--namespace", routes_namespace)
         chart = (str(ROOT / "charts" / "fairlead"), "--values", str(tmp_path / "values.json"))
         kube.helm("install", "fairlead", *chart, *here, "--wait", "--timeout", "300s", timeout=330)
         try:
@@ -100,7 +100,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
             }  # fmt: skip
             for made in (tokens, gateway):
                 kube.kubectl(*there, "apply", "-f", "-", stdin=json.dumps(made))
-            fleets = {"of-the-chart": (home, "fairlead"), "of-elsewhere": (elsewhere, "far")}
+            fleets = {"of-the-chart": (routes_namespace, "fairlead"), "of-elsewhere": (elsewhere, "far")}
             with agents(hosts, _text(secret["agent-token"]), tmp_path):
                 for agent, (namespace, name) in fleets.items():
                     ready = ("wait", "--for=condition=Ready", f"linkgateway/{name}", "--timeout=240s")

@@ -33,13 +33,13 @@ PAUSE = 0.3
 class Callers:
     """Posts from `start` to `finish`, and sees every command to its end."""
 
-    def __init__(self, url: str, token: str, workers: int, rate: float, book: Path) -> None:
+    def __init__(self, url: str, token: str, workers: int, rate: float, executions: Path) -> None:
         self.ledger = Ledger()
         self._url = f"{url}/v1/commands"
         self._headers = {"authorization": f"Bearer {token}"}
         self._workers = workers
         self._rate = rate
-        self._book = book
+        self._executions = executions
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._abandon: Callable[[], object] | None = None
@@ -80,7 +80,7 @@ class Callers:
         self._thread.join(30)
 
     def judge(self) -> Judgement:
-        for key in self._book.read_text().split("\n")[:-1]:
+        for key in self._executions.read_text().split("\n")[:-1]:
             self.ledger.executed(key)
         return self.ledger.judge()
 
@@ -115,7 +115,7 @@ class Callers:
 
     async def _follow(self, http: httpx2.AsyncClient, entry: Entry) -> None:
         give_up = time.monotonic() + TIMEOUT
-        entry.news.append(time.monotonic())
+        entry.updates.append(time.monotonic())
         while not entry.over and time.monotonic() < give_up:
             try:
                 await self._read(http, entry)
@@ -145,20 +145,20 @@ class Callers:
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
 
-    def _take(self, entry: Entry, told: dict[str, object]) -> None:
-        entry.news.append(time.monotonic())
-        if "offset" in told:
-            if told["offset"] != entry.offset:
-                entry.wrong = f"offset {told['offset']} in place of {entry.offset}"
+    def _take(self, entry: Entry, line: dict[str, object]) -> None:
+        entry.updates.append(time.monotonic())
+        if "offset" in line:
+            if line["offset"] != entry.offset:
+                entry.wrong = f"offset {line['offset']} in place of {entry.offset}"
             entry.offset += 1
-            entry.pieces.append(str(told["text"]))
-        elif isinstance(end := told.get("end"), dict):
+            entry.pieces.append(str(line["text"]))
+        elif isinstance(end := line.get("end"), dict):
             entry.ends.append(str(end["state"]))
             if end["error"]:
                 entry.error = str(end["error"]["code"])
-        elif isinstance(error := told.get("error"), dict):
+        elif isinstance(error := line.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
-        elif "id" in told:
-            entry.id = str(told["id"])
+        elif "id" in line:
+            entry.id = str(line["id"])
             entry.ids.add(entry.id)

@@ -15,17 +15,17 @@ STARTED = RUN / "seconds-to-start"
 """Written by `make cluster`."""
 
 
-class Figures:
+class StoryFigures:
     def __init__(self) -> None:
         self._numbers: list[tuple[str, str]] = []
         self._texts: list[tuple[str, str]] = []
 
-    def number(self, what: str, value: str) -> None:
-        self._numbers.append((what, value))
+    def number(self, name: str, value: str) -> None:
+        self._numbers.append((name, value))
 
-    def text(self, title: str, said: str) -> None:
+    def text(self, title: str, body: str) -> None:
         """Something that is several lines long."""
-        self._texts.append((title, said))
+        self._texts.append((title, body))
 
     def cluster(self, release: Release) -> None:
         """How long it took to start, where it was started here, and how large the images on its node are."""
@@ -42,9 +42,9 @@ class Figures:
         self.number(f"memory of a pod of the {component}, {when}", f"{min(each):.0f} to {max(each):.0f} MiB RSS")
 
     def __str__(self) -> str:
-        width = max(len(what) for what, _ in self._numbers)
-        numbers = [f"{what:{width}}  {value}" for what, value in self._numbers]
-        texts = [f"--- {title}\n{said.rstrip()}" for title, said in self._texts]
+        width = max(len(name) for name, _ in self._numbers)
+        numbers = [f"{name:{width}}  {value}" for name, value in self._numbers]
+        texts = [f"--- {title}\n{body.rstrip()}" for title, body in self._texts]
         return "\n".join(["=== what the story showed", *texts, "--- figures", *numbers])
 
 

@@ -16,9 +16,9 @@ PORT = 4318
 
 if __name__ == "__main__":
     collector = Collector(("0.0.0.0", PORT))
-    told = 0
+    printed = 0
     while True:
-        for span in collector.spans[told:]:
+        for span in collector.spans[printed:]:
             print(json.dumps(asdict(span)), flush=True)
-            told += 1
+            printed += 1
         time.sleep(0.2)

@@ -22,7 +22,7 @@ from typing import Any
 
 from e2e.callers import Callers
 from e2e.evidence import now
-from e2e.figures import Figures
+from e2e.figures import StoryFigures
 from e2e.release import HOST, VALUES, Release
 from e2e.traces import Traces
 from support.kube import INGRESS, Kube, behind
@@ -75,8 +75,8 @@ class AgentProgram:
 
     def complaints(self) -> dict[str, int]:
         """Of a swarm that was stopped: agents that lost links, did not come back, saw what no gateway may do."""
-        told: dict[str, Any] = json.loads(self._shown.read_text())
-        return {word: told[word] for word in ("lost", "missing", "gone", "violations", "died") if told[word]}
+        status: dict[str, Any] = json.loads(self._shown.read_text())
+        return {word: status[word] for word in ("lost", "missing", "gone", "violations", "died") if status[word]}
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
@@ -88,7 +88,7 @@ class Scene:
         telemetry = {"otlpEndpoint": traces.inside, "samplingRatio": 0.01}
         self.release = Release(kube, namespace, folder, {**VALUES, "telemetry": telemetry})
         self.traces = traces
-        self.figures = Figures()
+        self.figures = StoryFigures()
         self.folder = folder
         self.began = now()
         self.programs: dict[str, AgentProgram] = {}
@@ -120,17 +120,19 @@ class Scene:
 
     def workers(self, prefix: str, count: int) -> AgentProgram:
         """Agents of the SDK."""
-        return self.start(f"{prefix}s", sys.executable, "-m", "e2e.workers", URL, prefix, str(count), str(self.book))
+        return self.start(
+            f"{prefix}s", sys.executable, "-m", "e2e.workers", URL, prefix, str(count), str(self.executions)
+        )
 
     @property
-    def book(self) -> Path:
+    def executions(self) -> Path:
         return self.folder / "runs"
 
     def call(self, workers: int, rate: float) -> None:
         """From now on the workers receive commands all the time."""
         platform, token = self.release.platform(), self.release.token("platform")
-        self.book.touch()
-        self.callers = Callers(platform, token, workers, rate, self.book)
+        self.executions.touch()
+        self.callers = Callers(platform, token, workers, rate, self.executions)
         self.callers.start()
 
     def exec(self, agent: str, *argv: str) -> str:
@@ -239,13 +241,13 @@ class Scene:
 
     def last_words(self) -> str:
         """The most important part of it, in about forty lines."""
-        said = [self.release.kube.digest(self.release.namespace, 4)]
-        said += [f"--- {one.name}: {'runs' if one.running else 'ended'}" for one in self.programs.values()]
+        sections = [self.release.kube.digest(self.release.namespace, 4)]
+        sections += [f"--- {one.name}: {'runs' if one.running else 'ended'}" for one in self.programs.values()]
         if self.callers is not None:
             entries = list(self.callers.ledger.entries)
             open_ones = [str(entry) for entry in entries if not entry.over]
-            said.append(f"--- callers: {len(entries)} commands, open: {open_ones[:3]}")
-        return "\n".join(said)
+            sections.append(f"--- callers: {len(entries)} commands, open: {open_ones[:3]}")
+        return "\n".join(sections)
 
     def note(self, text: str) -> None:
         """One line of the story, with its time since the beginning."""

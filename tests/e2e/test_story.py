@@ -324,12 +324,12 @@ def test_10_agents_of_a_killed_gateway_are_back_within_15_s(scene: Scene) -> Non
         assert "waiting until it sends a heartbeat" not in release.kubectl("logs", fullest), "its name was free at once"
         away += seconds.values()
         scene.linked(FEW, 120)
-    told = spread(away)
-    scene.figures.number(f"agents without a link after kill -9 of their pod, {KILLS} times", told)
+    summary = spread(away)
+    scene.figures.number(f"agents without a link after kill -9 of their pod, {KILLS} times", summary)
     scene.figures.number("such a pod ready again, after", ", ".join(f"{seconds:.0f} s" for seconds in again))
-    assert max(away) <= AGAIN, told
+    assert max(away) <= AGAIN, summary
     release.steady(15, 400, at=PODS_OF_FEW)  # a pod more while one was gone is taken back
-    scene.note(f"{KILLS} times kill -9 of a gateway: {told}; ready again after {max(again):.0f} s at most")
+    scene.note(f"{KILLS} times kill -9 of a gateway: {seconds}; ready again after {max(again):.0f} s at most")
 
 
 def test_11_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: Scene) -> None:

@@ -35,8 +35,8 @@ def name(number: int) -> str:
     return f"{WORKER}-{number}"
 
 
-async def serve(url: str, prefix: str, count: int, book: str) -> None:
-    runs = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+async def serve(url: str, prefix: str, count: int, executions: str) -> None:
+    runs = os.open(executions, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     async with asyncio.TaskGroup() as group:
         for number in range(count):
             agent = Agent(url, id=f"{prefix}-{number}", token=os.environ["FAIRLEAD_AGENT_TOKEN"])

@@ -1,7 +1,7 @@
 """A TCP proxy in front of the nodes' link ports and of a Valkey, with which a scenario can cut connections.
 
 Each connection goes to a random backend that accepts it, or to that with the fewest connections. `cut` ends
-connections, as if a cable near the gateway was pulled; `hush` keeps them open and forwards nothing more, like a
+connections, as if a cable near the gateway was pulled; `stall` keeps them open and forwards nothing more, like a
 firewall that has forgotten them.
 """
 
@@ -21,7 +21,7 @@ class BalancedConnection:
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
         self.near = near
         self.far = far
-        self.hushed = False
+        self.stalled = False
 
     def cut(self) -> None:
         self.near.transport.abort()
@@ -41,7 +41,7 @@ class Balancer:
         self.pipes: set[BalancedConnection] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
-        self.hushed = False
+        self.stalled = False
         """New connections carry nothing either."""
 
     async def start(self) -> None:
@@ -64,11 +64,11 @@ class Balancer:
             pipe.cut()
         return len(chosen)
 
-    def hush(self, share: float) -> int:
+    def stall(self, share: float) -> int:
         """Forward nothing more on a share of the connections; both ends believe that they are open."""
         chosen = [pipe for pipe in self.pipes if self._rng.random() < share]
         for pipe in chosen:
-            pipe.hushed = True
+            pipe.stalled = True
         return len(chosen)
 
     async def _accept(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
@@ -97,7 +97,7 @@ class Balancer:
             near.transport.abort()
             return
         pipe = BalancedConnection(near, far)
-        pipe.hushed = self.hushed
+        pipe.stalled = self.stalled
         self.pipes.add(pipe)
         try:
             await asyncio.gather(self._pump(pipe, reader, far), self._pump(pipe, back, near))
@@ -109,12 +109,12 @@ class Balancer:
     async def _pump(self, pipe: BalancedConnection, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65536):
-                if pipe.hushed:
+                if pipe.stalled:
                     continue
                 sink.write(data)
                 await sink.drain()
         except (OSError, RuntimeError):
             pass
         # Either end that is over ends both, after what was under way.
-        if not pipe.hushed:
+        if not pipe.stalled:
             sink.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from faults.world import FaultFleet, NodeProcess
+from faults.fault_fleet import FaultFleet, NodeProcess
 from support.ledger import Entry, Way, line
 
 DEADLINE = 120.0
@@ -30,18 +30,18 @@ ENDLESS = 1_500
 """Lines of a command that is going to be cancelled: it would take longer than its deadline."""
 
 
-class Traffic:
-    """`async with Traffic(world, rate=20):` posts for as long as the block lasts; then `settle`."""
+class FaultTraffic:
+    """`async with FaultTraffic(fleet, rate=20):` posts for as long as the block lasts; then `settle`."""
 
-    def __init__(self, world: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
-        self._world = world
+    def __init__(self, fleet: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
+        self._fleet = fleet
         self._rate = rate
         self._count = count
         self._pause = pause
         self._poster: asyncio.Task[None] | None = None
         self._callers: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Traffic:
+    async def __aenter__(self) -> FaultTraffic:
         self._poster = asyncio.create_task(self._post_forever())
         return self
 
@@ -66,7 +66,7 @@ class Traffic:
             count = ENDLESS
         if way is Way.BULK:
             count, pause = 256, 0.0
-        entry = self._world.ledger.open(agent, count, way, 4_096 if way is Way.BULK else 0)
+        entry = self._fleet.ledger.open(agent, count, way, 4_096 if way is Way.BULK else 0)
         self._start(self._follow(entry, pause))
         return entry
 
@@ -74,17 +74,17 @@ class Traffic:
         self._callers.add(asyncio.create_task(caller))
 
     async def _post_forever(self) -> None:
-        rng = self._world.rng
+        rng = self._fleet.rng
         ways, weights = list(SHARES), list(SHARES.values())
         while True:
             way = rng.choices(ways, weights)[0]
-            self.call(rng.choice(self._world.names), rng.randrange(1, 2 * self._count), self._pause, way)
+            self.call(rng.choice(self._fleet.names), rng.randrange(1, 2 * self._count), self._pause, way)
             await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + TIMEOUT
-        entry.news.append(time.monotonic())
-        twin = self._world.rng.random() < TWINS
+        entry.updates.append(time.monotonic())
+        twin = self._fleet.rng.random() < TWINS
         helpers = []
         if twin:
             helpers.append(asyncio.create_task(self._repeat(entry, pause, give_up)))
@@ -102,7 +102,7 @@ class Traffic:
                     pass
                 if not entry.over:
                     entry.attached += 1
-                    await self._breathe()
+                    await self._wait_before_retry()
             if twin and entry.ends:
                 await self._repeat(entry, pause, give_up)
         finally:
@@ -116,12 +116,12 @@ class Traffic:
                 raise failure
 
     async def _anywhere(self) -> NodeProcess:
-        while not any(node.running for node in self._world.nodes):
-            await self._breathe()
-        return self._world.a_node()
+        while not any(node.running for node in self._fleet.nodes):
+            await self._wait_before_retry()
+        return self._fleet.a_node()
 
-    async def _breathe(self) -> None:
-        await asyncio.sleep(self._world.rng.uniform(0.5, 1.5) * PAUSE)
+    async def _wait_before_retry(self) -> None:
+        await asyncio.sleep(self._fleet.rng.uniform(0.5, 1.5) * PAUSE)
 
     def _request(self, entry: Entry, pause: float) -> tuple[dict[str, object], dict[str, str]]:
         """Body and headers of the post: the same for each repetition."""
@@ -136,7 +136,7 @@ class Traffic:
 
     async def _read(self, entry: Entry, api: int, pause: float) -> None:
         """Post the command, or take its results up again, until they end or break off."""
-        http, base = self._world.http, f"http://127.0.0.1:{api}/v1/commands"
+        http, base = self._fleet.http, f"http://127.0.0.1:{api}/v1/commands"
         if entry.id:
             stream = http.stream("GET", f"{base}/{entry.id}/results?from={entry.offset}&follow=true")
         else:
@@ -147,15 +147,15 @@ class Traffic:
                 problem = json.loads(await answer.aread())
                 if not problem["temporary"] or answer.status_code == 409:
                     entry.error = problem["code"]
-                    entry.news.append(time.monotonic())
+                    entry.updates.append(time.monotonic())
                 return
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
 
     def _take(self, entry: Entry, line: dict[str, object]) -> None:
         if "offset" in line:
-            entry.news.append(time.monotonic())
-            entry.heard.append(entry.news[-1])
+            entry.updates.append(time.monotonic())
+            entry.output_times.append(entry.updates[-1])
             offset = line["offset"]
             assert isinstance(offset, int)
             void = line["kind"] == "retry" and offset > entry.offset  # dropped before this reader had read it
@@ -169,14 +169,14 @@ class Traffic:
             else:
                 entry.pieces.append(str(line["text"]))
         elif isinstance(end := line.get("end"), dict):
-            entry.news.append(time.monotonic())
+            entry.updates.append(time.monotonic())
             entry.ends.append(str(end["state"]))
             if end["error"]:
                 entry.error = str(end["error"]["code"])
         elif isinstance(error := line.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
-                entry.news.append(time.monotonic())
+                entry.updates.append(time.monotonic())
         elif "id" in line:
             entry.id = str(line["id"])
             entry.ids.add(entry.id)
@@ -188,7 +188,7 @@ class Traffic:
             node = await self._anywhere()
             try:
                 url = f"http://127.0.0.1:{node.api}/v1/commands"
-                answer = await self._world.http.post(url, json=body, headers=headers)
+                answer = await self._fleet.http.post(url, json=body, headers=headers)
             except httpx2.RequestError:
                 pass
             else:
@@ -200,7 +200,7 @@ class Traffic:
                     if posted["code"] == "idempotency_conflict":
                         entry.wrong = "the same body was called another"
                     return
-            await self._breathe()
+            await self._wait_before_retry()
 
     async def _feed(self, entry: Entry, pause: float, give_up: float) -> None:
         """Send each line as input, and the end of it; each chunk again until a node says that it is taken."""
@@ -225,7 +225,7 @@ class Traffic:
                 node = await self._anywhere()
                 url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/{path}".rstrip("/")
                 try:
-                    answer = await self._world.http.request(method, url, content=data)
+                    answer = await self._fleet.http.request(method, url, content=data)
                 except httpx2.RequestError:
                     pass
                 else:
@@ -233,5 +233,5 @@ class Traffic:
                         return True
                     if not answer.json()["temporary"]:
                         return False
-            await self._breathe()
+            await self._wait_before_retry()
         return False

@@ -64,8 +64,8 @@ class Beats(RuleBasedStateMachine):
         """On time, or by a process that was frozen while its successor began."""
         name, links = self.node(node), next(self.counts)
         row = self.rows.get(name)
-        said: dict[str, str | int | float] = {"state": "ready", "links": links}
-        good, now = self.world.run(self.load.renew(name, epoch, said, begin=begin, replaces=replaces))
+        fields: dict[str, str | int | float] = {"state": "ready", "links": links}
+        good, now = self.world.run(self.load.renew(name, epoch, fields, begin=begin, replaces=replaces))
         own = row is not None and row.epoch == epoch
         assert good == (own or (begin and (row is None or row.epoch == replaces)))
         if good:
@@ -98,8 +98,8 @@ class Beats(RuleBasedStateMachine):
         for name in map(self.node, (1, 2)):
             found = [row for row in table.rows() if row.node == name]
             row = self.rows.get(name)
-            told = [(r.epoch, r.at, r.began, r.state, r.links) for r in found]
-            assert told == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.links)])
+            stored = [(r.epoch, r.at, r.began, r.state, r.links) for r in found]
+            assert stored == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.links)])
             # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
             assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
             for epoch in "ab":

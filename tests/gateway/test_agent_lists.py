@@ -66,7 +66,7 @@ async def test_the_index_of_a_small_fleet_is_read_in_few_turns(own_valkey: Embed
         await store.aclose()
 
 
-class Line:
+class DelayingProxy:
     """A TCP proxy that delays what goes to the server by `delay` seconds."""
 
     def __init__(self, port: int) -> None:
@@ -75,7 +75,7 @@ class Line:
         self.port = 0
         self.delay = 0.0
 
-    async def __aenter__(self) -> Line:
+    async def __aenter__(self) -> DelayingProxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -105,7 +105,7 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
 ) -> None:
     """Each round trip takes 0.4 s: the 64 shards one after the other would take half a minute."""
-    async with Line(own_valkey.port) as line:
+    async with DelayingProxy(own_valkey.port) as line:
         url = own_valkey.url.replace(f":{own_valkey.port}", f":{line.port}")
         node = await asyncio.to_thread(make_gateway, url)
         api = api_of(node)

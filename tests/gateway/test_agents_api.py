@@ -98,7 +98,7 @@ A_VALUE = "expected a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / 
 
 
 @pytest.mark.parametrize(
-    ("labels", "field", "said"),
+    ("labels", "field", "detail"),
     [
         ({"fine": "x", "a b": "x"}, "labels", f'invalid key "a b" of labels: {A_NAME}'),
         ({"": "x"}, "labels", f'invalid key "" of labels: {A_NAME}'),
@@ -110,10 +110,10 @@ A_VALUE = "expected a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / 
         ({f"k{n}": "x" for n in range(65)}, "labels", "expected an object of at most 64 members"),
     ],
 )
-async def test_invalid_labels_are_refused(api: GatewayApi, labels: object, field: str, said: str) -> None:
+async def test_invalid_labels_are_refused(api: GatewayApi, labels: object, field: str, detail: str) -> None:
     answer = await api.http.patch("/v1/agents/anybody", json={"labels": labels})
     assert answer.status_code == 422, answer.text
-    assert (answer.json()["field"], said in answer.json()["detail"]) == (field, True), answer.text
+    assert (answer.json()["field"], detail in answer.json()["detail"]) == (field, True), answer.text
 
 
 async def test_too_many_labels_in_total_are_refused(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
@@ -159,8 +159,8 @@ async def test_an_agent_reports_its_recent_failures(
     await peer.command()
 
     async def is_shown() -> bool:
-        troubles = (await api.agent(peer.agent))["recent_failures"]
-        return bool(troubles and troubles[0]["message"] == f"command {command} ended as timeout: deadline")
+        failures = (await api.agent(peer.agent))["recent_failures"]
+        return bool(failures and failures[0]["message"] == f"command {command} ended as timeout: deadline")
 
     await until(is_shown)
 
@@ -198,8 +198,8 @@ async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
     assert (await api.end(command))["error"]["code"] == code
 
     async def is_shown() -> bool:
-        troubles = (await api.agent(peer.agent))["recent_failures"]
-        return bool(troubles and troubles[0]["message"] == f"command {command} ended as failed: {code}")
+        failures = (await api.agent(peer.agent))["recent_failures"]
+        return bool(failures and failures[0]["message"] == f"command {command} ended as failed: {code}")
 
     await until(is_shown)
 

@@ -17,9 +17,9 @@ async def test_a_connection_number_that_is_too_high_keeps_an_agent_out_only_for_
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     gateway, store = make_gateway(own_valkey.url), await redis_of(own_valkey)
-    thief = await dial(gateway, "victim")
-    await thief.greet(boot="boot-1", conn=CONN_LIMIT)
-    thief.socket.transport.abort()
+    impostor = await dial(gateway, "victim")
+    await impostor.greet(boot="boot-1", conn=CONN_LIMIT)
+    impostor.socket.transport.abort()
     refused = await dial(gateway, "victim")
     await refused.send(Hello(agent="victim", boot="boot-1", conn=5))
     assert await refused.close_code() == CloseCode.SUPERSEDED

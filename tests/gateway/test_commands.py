@@ -114,7 +114,7 @@ async def test_an_invalid_body_names_the_field(api: GatewayApi, body: bytes, sta
 
 
 @pytest.mark.parametrize(
-    ("member", "said"),
+    ("member", "detail"),
     [
         ({"lane": "control"}, 'invalid lane "control": expected "interactive" or "bulk"'),
         ({"on_offline": "wait"}, 'invalid on_offline "wait": expected "fail" or an object with queue'),
@@ -130,10 +130,10 @@ async def test_an_invalid_body_names_the_field(api: GatewayApi, body: bytes, sta
     ],
 )
 async def test_the_rule_for_an_invalid_member_is_stated_in_words(
-    api: GatewayApi, member: dict[str, object], said: str
+    api: GatewayApi, member: dict[str, object], detail: str
 ) -> None:
     answer = await api.post({"agent": "a", "method": "m", **member})
-    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
+    assert (answer.status_code, detail in answer.json()["detail"]) == (422, True), answer.text
 
 
 async def test_the_api_requires_the_platform_token(gateway: GatewayProcess, api: GatewayApi) -> None:

@@ -21,7 +21,7 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Bye, Cancel, Chunk,
 
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.hub.linked_session import AGENT, Wire, say
+from support.hub.linked_session import AGENT, Wire, feed_message
 
 Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK)
@@ -31,7 +31,7 @@ def connected(node: Node, conn: int, **have: int) -> tuple[Session, Wire]:
     """A session of the node whose agent has said hello."""
     session, wire = Session(GATEWAY, node.routing.link_handler, 1 << 18), Wire()
     session.on_open(wire)
-    say(session, wire, Hello(agent="mover", boot="b", conn=conn, have=have))
+    feed_message(session, wire, Hello(agent="mover", boot="b", conn=conn, have=have))
     return session, wire
 
 
@@ -80,7 +80,7 @@ async def test_commands_input_and_cancels_wait_for_the_welcome(
         running, fed = [await api.start("mover") for _ in range(2)]
         await until(lambda: has(old, Cmd, 2))
         for command in (running, fed):
-            say(old_session, old, Ack(id=command))
+            feed_message(old_session, old, Ack(id=command))
         if not older:
             old_session.on_close(old, 1000, "moved elsewhere")
 

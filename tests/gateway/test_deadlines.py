@@ -132,13 +132,13 @@ class DueCommands:
 
     async def stopped(self) -> Counter[str]:
         """How often the agents' nodes were told to stop each command because of its deadline."""
-        told: Counter[str] = Counter()
+        cancels: Counter[str] = Counter()
         for entry in items(await self.store.submit("XRANGE", inbox_key(WATCHER), "-", "+")):
             for doorbell in decode(octets(table(items(entry)[1])[b"d"])):
                 assert isinstance(doorbell, CancelRequested)
                 assert (doorbell.why, self.targets[doorbell.command]) == (DEADLINE, doorbell.agent)
-                told[doorbell.command] += 1
-        return told
+                cancels[doorbell.command] += 1
+        return cancels
 
     async def are_closed(self, timed_out: set[str]) -> None:
         """No command is open for its agent any more, and each that has `timed_out` is reported as a failure once."""

@@ -51,7 +51,7 @@ class Member:
             await self.serving
 
 
-class Fleet:
+class ConnectedFleet:
     def __init__(self, api: GatewayApi, members: list[Member], store: Pipeliner) -> None:
         self.api = api
         self.members = members
@@ -81,14 +81,16 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet(own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi) -> AsyncIterator[Fleet]:
+async def fleet(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
+) -> AsyncIterator[ConnectedFleet]:
     """Two nodes with six agents each: half of them are labelled env=prod, the others env=test."""
     nodes = [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{n}") for n in (1, 2)]
     members = [Member(nodes[n % 2].link, f"agent-{n}") for n in range(2 * COUNT)]
     store = Pipeliner(own_valkey.url)
     store.start()
     assert await store.wait_available(TIMEOUT)
-    fleet = Fleet(api_of(nodes[0]), members, store)
+    fleet = ConnectedFleet(api_of(nodes[0]), members, store)
     await fleet.all_online()
     for n, member in enumerate(members):
         labels = {"env": "prod" if n // 2 % 2 else "test"}
@@ -99,7 +101,9 @@ async def fleet(own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: M
     await store.aclose()
 
 
-async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_commands_go_on(fleet: Fleet) -> None:
+async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_commands_go_on(
+    fleet: ConnectedFleet,
+) -> None:
     before = await fleet.all_online()
     prod = [member for n, member in enumerate(fleet.members) if n // 2 % 2]
     commands = {member.name: await fleet.api.start(member.name, "count", deadline=200) for member in prod}
@@ -135,7 +139,7 @@ async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_comm
     assert {tuple(member.ran.values()) for member in prod} == {(1,)}, "a command ran twice"
 
 
-async def test_a_withdrawn_directive_closes_no_more_links(fleet: Fleet) -> None:
+async def test_a_withdrawn_directive_closes_no_more_links(fleet: ConnectedFleet) -> None:
     before = await fleet.all_online()
     everybody = tuple(member.name for member in fleet.members)
     wanted = Disconnect("uid-2", agents=(*everybody, "nobody"), rate=1.0, retry_ms=0)
@@ -154,7 +158,7 @@ async def test_a_withdrawn_directive_closes_no_more_links(fleet: Fleet) -> None:
     assert sum(after[name] != before[name] for name in after) < len(everybody)
 
 
-async def test_an_expired_directive_closes_nothing(fleet: Fleet) -> None:
+async def test_an_expired_directive_closes_nothing(fleet: ConnectedFleet) -> None:
     before = await fleet.all_online()
     fields = ("operation", "uid-3", "selector", "", "agents", '["agent-1"]', "rate", "10", "retry", "", "reason", "")
     await fleet.store.submit("HSET", "fl1:disconnect", *fields, "began", 1 << 50, "until", 1)

@@ -271,16 +271,16 @@ async def test_a_drain_for_which_the_budget_is_too_small_does_not_wait_for_its_l
     peers = [await dial(leaving) for _ in range(120)]
     await asyncio.gather(*(peer.greet() for peer in peers))
     leaving.signal(signal.SIGTERM)
-    told = [asyncio.create_task(peer.expect(Drain)) for peer in peers]
+    drains = [asyncio.create_task(peer.expect(Drain)) for peer in peers]
     try:
         async with asyncio.timeout(50):
-            while sum(task.done() for task in told) < 12:
-                await asyncio.wait(told, timeout=1, return_when=asyncio.FIRST_COMPLETED)
+            while sum(task.done() for task in drains) < 12:
+                await asyncio.wait(drains, timeout=1, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(0.1)
-        assert sum(task.done() for task in told) < 60, "they were told all at once"
+        assert sum(task.done() for task in drains) < 60, "they were told all at once"
     finally:
         leaving.signal(signal.SIGKILL)
-        await asyncio.gather(*told, return_exceptions=True)
+        await asyncio.gather(*drains, return_exceptions=True)
 
 
 @given(

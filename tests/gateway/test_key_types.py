@@ -1,4 +1,4 @@
-"""Somebody writes a value of another type under a key of Fairlead: its name is told, and everything else goes on."""
+"""Somebody writes a value of another type under a key of Fairlead: the log names it, and everything else goes on."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ async def test_shared_keys_of_another_type_are_removed_and_commands_go_on(
 
     await until(used_keys_are_ours_again)
     await until(command_ends)
-    newcomer = await dial(second)
-    await newcomer.greet()
-    assert (await api.agent(newcomer.agent))["state"] == "online"
+    new_agent = await dial(second)
+    await new_agent.greet()
+    assert (await api.agent(new_agent.agent))["state"] == "online"
     assert integer(await store.submit("ZCARD", schema.NODES)) == 2
     log = first.log() + second.log()
     for key in (schema.NODES, schema.DATA_EPOCH, schema.REBALANCE, node_key("node-1")):

@@ -28,7 +28,7 @@ async def test_links_that_become_due_while_their_node_is_stopped_are_not_closed_
     loop = asyncio.get_running_loop()
     codes: list[int] = []
 
-    async def told(peer: ScriptedAgent) -> None:
+    async def expect_drain(peer: ScriptedAgent) -> None:
         await peer.expect(Drain)
 
     async def closed(peer: ScriptedAgent) -> float:
@@ -37,7 +37,7 @@ async def test_links_that_become_due_while_their_node_is_stopped_are_not_closed_
 
     leaving.signal(signal.SIGTERM)
     async with asyncio.timeout(TIMEOUT):
-        await asyncio.gather(*map(told, peers))
+        await asyncio.gather(*map(expect_drain, peers))
     leaving.signal(signal.SIGSTOP)
     try:
         await asyncio.sleep(LEAVE_GRACE + 1)  # what is tested is what happens in this time, not what follows it

@@ -58,15 +58,15 @@ def test_link_that_is_being_closed_is_present_until_its_connection_is_over() -> 
     sessions = [linked(hub.totals, f"agent-{i}")[0] for i in range(3)]
     for session in sessions:
         hub.add(session)
-    told, here, other = sessions
-    for session in (told, here):
+    moved, here, other = sessions
+    for session in (moved, here):
         leaving.add(session, 0.0, 0.0)
     assert leaving.present(hub) == 2
     for now in range(1, 12):
         for late in leaving.take_late(GRACE, float(now)):
             late.close(CloseCode.RESTART, "late")
     assert (len(leaving), leaving.present(hub), len(hub)) == (0, 2, 3), "the agents do not answer"
-    hub.remove(told)
+    hub.remove(moved)
     assert (leaving.present(hub), len(hub)) == (1, 2)
     hub.remove(here)
     hub.add(linked(hub.totals, here.agent)[0])

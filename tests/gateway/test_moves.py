@@ -26,7 +26,7 @@ from support.waiting import wait_until
 RATE = 100.0
 
 
-class MovingAgent:
+class BalancedAgent:
     """An agent of the SDK that reaches the nodes through a load balancer, and counts what it runs."""
 
     def __init__(self, url: str) -> None:
@@ -62,10 +62,10 @@ async def nodes(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> list[G
 
 
 @pytest.fixture
-async def mover(nodes: list[GatewayProcess]) -> AsyncIterator[MovingAgent]:
+async def mover(nodes: list[GatewayProcess]) -> AsyncIterator[BalancedAgent]:
     balancer = Balancer(lambda: [int(node.link.rpartition(":")[2]) for node in nodes if node.running], random.Random(1))
     await balancer.start()
-    mover = MovingAgent(f"ws://127.0.0.1:{balancer.port}")
+    mover = BalancedAgent(f"ws://127.0.0.1:{balancer.port}")
     mover.serving = asyncio.create_task(mover.agent.serve())
     yield mover
     await mover.stop()
@@ -79,7 +79,7 @@ async def holder(api: GatewayApi) -> str:
 
 
 async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
-    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """100 a second, over two moves; the node that stopped is started again before the next. The load balancer leads
     some attempts back to the node that stops: its 503 leaves the old link as it was.
@@ -108,7 +108,7 @@ async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
 
 
 async def test_input_is_read_once_and_in_order_over_moves(
-    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """A copy of input that goes on while its agent moves, with a cancel of another command in the same moment."""
     one, two = nodes

@@ -38,7 +38,7 @@ async def test_unknown_query_parameters_are_refused(api: GatewayApi) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "detail"),
     [
         (
             "selecter=os%3Dlinux",
@@ -53,16 +53,16 @@ async def test_unknown_query_parameters_are_refused(api: GatewayApi) -> None:
         ("=", "unknown query parameter ''"),
     ],
 )
-async def test_a_misspelt_filter_is_refused(api: GatewayApi, query: str, said: str) -> None:
+async def test_a_misspelt_filter_is_refused(api: GatewayApi, query: str, detail: str) -> None:
     answer = await api.http.get(f"/v1/agents?{query}")
-    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
+    assert (answer.status_code, detail in answer.json()["detail"]) == (422, True), answer.text
 
 
 COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "said"),
+    ("method", "path", "query", "detail"),
     [
         ("GET", "/v1/agents", "limit=0", "invalid limit '0': expected a whole number from 1 to 1000"),
         ("GET", "/v1/agents", "limit=1001", "invalid limit '1001': expected a whole number from 1 to 1000"),
@@ -85,8 +85,8 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
     ],
 )
 async def test_an_invalid_parameter_is_refused_with_what_is_expected(
-    api: GatewayApi, method: str, path: str, query: str, said: str
+    api: GatewayApi, method: str, path: str, query: str, detail: str
 ) -> None:
     name, _, value = query.partition("=")
     answer = await api.http.request(method, path, params={name: value})
-    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
+    assert (answer.status_code, detail in answer.json()["detail"]) == (422, True), answer.text

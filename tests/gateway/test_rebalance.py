@@ -84,7 +84,7 @@ async def holders(api: GatewayApi) -> dict[str, str]:
             return found
 
 
-class Traffic:
+class RandomCommands:
     """Commands to random idle agents at 20/s until the end of the block, each followed to its end."""
 
     def __init__(self, api: GatewayApi) -> None:
@@ -92,7 +92,7 @@ class Traffic:
         self._rng = random.Random(1)
         self.ends: Counter[str] = Counter()
 
-    async def __aenter__(self) -> Traffic:
+    async def __aenter__(self) -> RandomCommands:
         self._posting = asyncio.create_task(self._post())
         return self
 
@@ -175,7 +175,7 @@ async def links_move(
                 await asyncio.sleep(0.2)
         held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]
         fleet += [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{number}") for number in (2, 3, 4)]
-        async with Traffic(api) as traffic:
+        async with RandomCommands(api) as traffic:
             plan = await passes.run_until_ended(PASS, 5 * TIMEOUT)
         assert plan.ended is not None
         assert plan.ended.outcome is RebalanceOutcome.EVEN, plan.reason
@@ -257,7 +257,7 @@ async def test_operator_that_dies_in_mid_move_leaves_all_nodes_ready_and_no_node
                     while len(await holders(api)) < IDLE:
                         await asyncio.sleep(0.2)
                 fleet.append(make_gateway(own_valkey.url, "--accept-rate=5000", name="node-2"))
-                async with Traffic(api) as traffic:
+                async with RandomCommands(api) as traffic:
                     await operator_dies_in_mid_move(passes, kubelet)
                     counts = Counter((await holders(api)).values())
                 assert traffic.ends["ok"] == traffic.ends.total() > 0

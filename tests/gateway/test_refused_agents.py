@@ -31,7 +31,7 @@ async def by_name(dial: DialAgent, node: GatewayProcess, agent: str = "") -> Scr
 
 
 async def end_of(apis: list[GatewayApi], command: str) -> dict[str, Any]:
-    """What a caller is told last, who goes on at the next node when one stops."""
+    """The last line that a caller receives who goes on at the next node when one stops."""
     at = 0
     for api in apis:
         last = (await api.lines(command, at))[-1]
@@ -60,7 +60,7 @@ async def test_open_commands_end_for_all_their_callers_when_no_node_takes_agents
     sent = await apis[1].start(peer.agent, **WAITING)
     await peer.command()  # which it never acknowledges
     async with asyncio.TaskGroup() as group:
-        told = {
+        followers = {
             command: [group.create_task(end_of([*apis[:1], apis[1 + n % 2]], command)) for n in range(FOLLOWERS)]
             for command in (running, sent)
         }
@@ -70,9 +70,9 @@ async def test_open_commands_end_for_all_their_callers_when_no_node_takes_agents
                 await by_name(dial, node, peer.agent)
             assert refused.value.response.status_code == 403
         queued = await apis[1].start(peer.agent, deadline=2, on_offline={"queue": 4})
-        told[queued] = [group.create_task(end_of([apis[2 - n % 2]], queued)) for n in range(FOLLOWERS)]
+        followers[queued] = [group.create_task(end_of([apis[2 - n % 2]], queued)) for n in range(FOLLOWERS)]
     for command, state in ((running, "timeout"), (sent, "timeout"), (queued, "offline")):
-        ends = [task.result() for task in told[command]]
+        ends = [task.result() for task in followers[command]]
         assert ends[0]["state"] == state
         assert ends == [ends[0]] * FOLLOWERS
     assert await apis[2].output(running) == "begun"

@@ -136,9 +136,9 @@ async def test_one_sweep_continues_until_nothing_is_due(world: NodeSweepers) -> 
         row = await world.directory.look_up(found.agent)
         assert row is not None
         assert row.last_failure.partition(" ")[2] == f"command {command} ended as timeout: deadline"
-    stopped = [bell for bell in world.doorbells if isinstance(bell, CancelRequested)]
-    assert sorted(bell.command for bell in stopped) == sorted(commands)
-    assert {bell.why for bell in stopped} == {"deadline"}
+    stopped = [doorbell for doorbell in world.doorbells if isinstance(doorbell, CancelRequested)]
+    assert sorted(doorbell.command for doorbell in stopped) == sorted(commands)
+    assert {doorbell.why for doorbell in stopped} == {"deadline"}
 
 
 async def test_the_command_sweeper_reads_no_payloads(world: NodeSweepers) -> None:

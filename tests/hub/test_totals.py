@@ -11,7 +11,7 @@ from fairlead.hub.totals import Totals
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Chunk, Event
 
-from support.hub.linked_session import AGENT, linked, say
+from support.hub.linked_session import AGENT, feed_message, linked
 
 
 def event(size: int) -> Event:
@@ -48,9 +48,9 @@ def test_totals_are_the_sums_over_all_sessions(history: list[tuple[int, str, str
                 session.dismiss_stream(command)
             case "chunk":
                 n = stream.next if stream else 0
-                say(session, wire, Chunk(id=command, n=n, kind="stdout", payload=bytes(size)))
+                feed_message(session, wire, Chunk(id=command, n=n, kind="stdout", payload=bytes(size)))
             case "event":
-                say(session, wire, event(size))
+                feed_message(session, wire, event(size))
             case "stored":
                 session.confirm_stored(sum(map(pending_size, session.take_pending())))
             case "close":
@@ -81,7 +81,7 @@ def test_sessions_that_fill_the_limit_settle_at_equal_parts_and_recover(count: i
     for _ in range(1_000):
         for session, wire in links:
             if wire.reading:
-                say(session, wire, event(1_000))
+                feed_message(session, wire, event(1_000))
     assert not any(wire.reading for _, wire in links)
     message = pending_size(event(1_000))
     assert totals.pending <= limit + count * message, "each may exceed its part by its last message"
@@ -90,7 +90,7 @@ def test_sessions_that_fill_the_limit_settle_at_equal_parts_and_recover(count: i
     fair = min(limit / (count + 1), PENDING_BYTES)
     assert fair - message <= max(held) <= fair + 2 * message
     late, wire = linked(totals, "late")
-    say(late, wire, event(100))
+    feed_message(late, wire, event(100))
     assert wire.reading or fair <= count * message, "who has little is always read"
     for session, wire in links:
         session.confirm_stored(sum(map(pending_size, session.take_pending())))
@@ -109,13 +109,13 @@ def test_excess_closes_the_link_with_a_retry_pause() -> None:
 
 def test_messages_are_charged_to_the_read_budget() -> None:
     session, wire = linked(Totals())
-    say(session, wire, event(10))
+    feed_message(session, wire, event(10))
     assert wire.charged == [0, 1]
-    say(session, wire, Chunk(id="nobody", n=0, kind="stdout", payload=bytes(60_000)))
+    feed_message(session, wire, Chunk(id="nobody", n=0, kind="stdout", payload=bytes(60_000)))
     assert wire.charged == [1, 1]
     session.on_message(wire, b"\x82\xa1t\x64\xa1x\xc5\x80\x00" + bytes(1 << 15))  # a type that is not known
     assert wire.charged == [9, 1]
     session.open_stream("c")
-    say(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
+    feed_message(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
     assert wire.charged == [9, 1]
     assert session.asked == 3

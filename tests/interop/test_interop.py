@@ -206,12 +206,12 @@ async def test_a_killed_process_ends_with_outcome_unknown(
     await api.seen(command, 5)
     foreign.signal(signal.SIGKILL)
     await foreign.exit_code()
-    heir = await start_foreign([nodes[1].link], "dies")
-    await heir.wait_for_line("welcome")
+    successor = await start_foreign([nodes[1].link], "dies")
+    await successor.wait_for_line("welcome")
     output, end = await api.results(command)
     assert output == numbers(output.count("\n"))
     assert (end["state"], end["error"]["code"]) == ("failed", "outcome_unknown")
-    assert not heir.all("run")
+    assert not successor.all("run")
 
 
 async def test_a_terminated_process_cancels_its_commands(

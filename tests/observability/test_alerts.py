@@ -46,7 +46,7 @@ def operator(name: str, more: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Values are promtool's, one a minute; ID stands for what tells LinkGateways apart."""
+    """Values are promtool's, one a minute; ID stands for the labels that distinguish LinkGateways."""
 
     at: str
     fires: Series
@@ -367,8 +367,8 @@ def test_commands_in_the_runbooks_exist(monkeypatch: pytest.MonkeyPatch) -> None
             if kubectl is None or line in asked:
                 continue
             asked.add(line)
-            said = subprocess.run(
+            output = subprocess.run(
                 [kubectl, *nowhere, *words], capture_output=True, text=True, timeout=30, check=False
             ).stderr
             # It was understood, and found no cluster.
-            assert "refused" in said, f"{path.name}: {line}: {said}"
+            assert "refused" in output, f"{path.name}: {line}: {output}"

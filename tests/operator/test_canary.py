@@ -88,7 +88,7 @@ def test_overhead_is_a_bound_that_a_share_keeps_to(traffic: Traffic, share: floa
 
 
 @given(served, st.integers(1, 20), st.floats(0.1, 1))
-def test_canary_that_has_its_share_of_every_fault_does_not_fail(others: Served, part: int, luck: float) -> None:
+def test_canary_that_has_its_share_of_every_fault_does_not_fail(others: Served, part: int, factor: float) -> None:
     """It served a part of what the others did, with as large a share of faults or a smaller one."""
     one = others.traffic
 
@@ -96,8 +96,8 @@ def test_canary_that_has_its_share_of_every_fault_does_not_fail(others: Served, 
         return math.floor(count * by / part)
 
     canary = Traffic(
-        scaled(one.accepted, 1), scaled(one.rejected, luck), scaled(one.lost, luck), scaled(one.ended, 1),
-        scaled(one.failed, luck), tuple(count // part for count in one.overheads),
+        scaled(one.accepted, 1), scaled(one.rejected, factor), scaled(one.lost, factor), scaled(one.ended, 1),
+        scaled(one.failed, factor), tuple(count // part for count in one.overheads),
     )  # fmt: skip
     if one.accepted == 0 and canary.rejected:
         return

@@ -99,9 +99,9 @@ def test_env_of_other_gateway_settings_is_allowed() -> None:
 
 
 def test_env_has_the_name_the_uid_and_the_revision_of_the_pod() -> None:
-    told = {one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container()["env"]}
-    assert (told["FAIRLEAD_NODE"], told["FAIRLEAD_POD_UID"]) == ("metadata.name", "metadata.uid")
-    assert told["FAIRLEAD_REVISION"] == "metadata.labels['pod-template-hash']"
+    sources = {one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container()["env"]}
+    assert (sources["FAIRLEAD_NODE"], sources["FAIRLEAD_POD_UID"]) == ("metadata.name", "metadata.uid")
+    assert sources["FAIRLEAD_REVISION"] == "metadata.labels['pod-template-hash']"
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 2_592_000), ({"forgetAfterSeconds": 0}, 0)])
@@ -239,7 +239,7 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"resources": {"requests": {"cpu": "banana"}}}, "resources.requests.cpu: 'banana' is not a quantity"),
         ({"resources": {"limits": {"memory": "1GiB"}}}, "resources.limits.memory: '1GiB' is not a quantity"),
@@ -253,8 +253,8 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
     ],
 )
-def test_spec_that_kubernetes_or_the_pods_would_refuse_is_refused(more: Object, told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_spec_that_kubernetes_or_the_pods_would_refuse_is_refused(more: Object, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
         read_spec(LEAST | more)
 
 

@@ -28,7 +28,7 @@ class Ended:
     err: str
 
 
-class Line:
+class CommandLine:
     """`fairlead …` as a user of the cluster runs it."""
 
     def __init__(self, world: OperatorNamespace, plane: ControlPlane) -> None:
@@ -59,8 +59,8 @@ class Line:
 
 
 @pytest.fixture
-def line(world: OperatorNamespace, control_plane: ControlPlane) -> Line:
-    return Line(world, control_plane)
+def line(world: OperatorNamespace, control_plane: ControlPlane) -> CommandLine:
+    return CommandLine(world, control_plane)
 
 
 async def fleet(world: OperatorNamespace) -> tuple[Reconciler, list[str]]:
@@ -102,7 +102,7 @@ async def operator(world: OperatorNamespace, reconciler: Reconciler) -> AsyncIte
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_drain_waits_for_the_end_and_reports_the_progress(world: OperatorNamespace, line: Line) -> None:
+async def test_drain_waits_for_the_end_and_reports_the_progress(world: OperatorNamespace, line: CommandLine) -> None:
     reconciler, (pod, _) = await fleet(world)
     async with operator(world, reconciler):
         done = await line.run("drain", "edge", pod, "--reason", "a bad disk", "--wait", "100", "--keep", "60")
@@ -116,7 +116,7 @@ async def test_drain_waits_for_the_end_and_reports_the_progress(world: OperatorN
     assert pod not in [one["metadata"]["name"] for one in await world.pods()]
 
 
-async def test_drain_of_an_unknown_pod_fails_and_says_why(world: OperatorNamespace, line: Line) -> None:
+async def test_drain_of_an_unknown_pod_fails_and_says_why(world: OperatorNamespace, line: CommandLine) -> None:
     reconciler, _ = await fleet(world)
     async with operator(world, reconciler):
         done = await line.run("drain", "edge", "edge-nobody", "--wait")
@@ -124,7 +124,9 @@ async def test_drain_of_an_unknown_pod_fails_and_says_why(world: OperatorNamespa
     assert "Failed PodNotFound: the LinkGateway edge has no running pod edge-nobody" in done.err
 
 
-async def test_rebalance_is_created_and_cancelled_without_an_operator(world: OperatorNamespace, line: Line) -> None:
+async def test_rebalance_is_created_and_cancelled_without_an_operator(
+    world: OperatorNamespace, line: CommandLine
+) -> None:
     await world.gateway()
     created = await line.run("rebalance", "edge")
     assert (created.code, created.out.startswith("edge-rebalance-")) == (0, True)
@@ -143,37 +145,37 @@ async def test_rebalance_is_created_and_cancelled_without_an_operator(world: Ope
     assert "edge has no Rebalance that could be cancelled" in again.err
 
 
-async def test_cancel_ends_the_command_that_waits(world: OperatorNamespace, line: Line) -> None:
+async def test_cancel_ends_the_command_that_waits(world: OperatorNamespace, line: CommandLine) -> None:
     reconciler, names = await fleet(world)
     await world.operate("first", type="Drain", pod=names[0], cancel=False)
     await world.place(names[0])  # it will not end, so what comes after it waits
     async with operator(world, reconciler):
         waiting = await line.start("rebalance", "edge", "--wait", "100")
         assert waiting.stderr is not None
-        said = ""
-        while "Queued" not in said:
-            said = (await asyncio.wait_for(waiting.stderr.readline(), 60)).decode()
-            assert said
+        stderr_line = ""
+        while "Queued" not in stderr_line:
+            stderr_line = (await asyncio.wait_for(waiting.stderr.readline(), 60)).decode()
+            assert stderr_line
         assert (await line.run("rebalance", "edge", "--cancel")).code == 0
         done = await line.end(waiting)
     assert done.code == 1
     assert done.err.splitlines()[-1] == "Failed Cancelled: cancelled"
 
 
-async def test_what_does_not_exist_is_named(world: OperatorNamespace, line: Line) -> None:
+async def test_what_does_not_exist_is_named(world: OperatorNamespace, line: CommandLine) -> None:
     done = await line.run("rebalance", "nowhere")
     assert done.code == 2
     assert f"the LinkGateway nowhere does not exist in the namespace {world.namespace}" in done.err
     assert not await world.admin.items("LinkOperation", world.namespace)
 
 
-async def test_the_shell_completes_gateways_and_their_pods(world: OperatorNamespace, line: Line) -> None:
+async def test_the_shell_completes_gateways_and_their_pods(world: OperatorNamespace, line: CommandLine) -> None:
     _, names = await fleet(world)
     assert await line.complete("rebalance", "e") == ["edge"]
     assert await line.complete("drain", "edge", "edge-") == names
 
 
-async def test_disconnect_asks_for_what_its_options_say(world: OperatorNamespace, line: Line) -> None:
+async def test_disconnect_asks_for_what_its_options_say(world: OperatorNamespace, line: CommandLine) -> None:
     await world.gateway()
     refused = await line.run("disconnect", "edge", "web-1", "-l", "env=prod")
     assert refused.code == 2

@@ -38,8 +38,8 @@ def test_committed_crds_are_up_to_date() -> None:
 
 
 def test_command_prints_the_crds() -> None:
-    said = subprocess.run([sys.executable, "-Im", "fairlead_operator.crd"], capture_output=True, check=True, timeout=30)
-    assert list(yaml.safe_load_all(said.stdout)) == crds()
+    done = subprocess.run([sys.executable, "-Im", "fairlead_operator.crd"], capture_output=True, check=True, timeout=30)
+    assert list(yaml.safe_load_all(done.stdout)) == crds()
 
 
 def test_command_applies_the_crds_and_names_those_it_may_not_apply(control_plane: ControlPlane) -> None:
@@ -147,14 +147,14 @@ async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
         "capacity": capacity, "acceptRate": accepts, "moves": {"maxPerSecond": moves}, "drain": {"maxSeconds": most},
     }  # fmt: skip
     rate = min(moves, (accepts + 1) // 2)
-    said = (
+    shortfall = (
         f"capacity {capacity} at {rate} moves per second (the lesser of moves.maxPerSecond and half of acceptRate) "
         f"and 60 s for commands take {takes} s, and drain.maxSeconds is {most}; "
     )
     with pytest.raises(ConfigError) as here:
         read_spec(LEAST | spec)
     advice = "raise one of these, or lower capacity"
-    assert here.value.message == f"a full pod could not drain in time: {said}{advice}"
+    assert here.value.message == f"a full pod could not drain in time: {shortfall}{advice}"
     with pytest.raises(ApiServerRefused) as there:
         await world.gateway(**spec)
     assert there.value.message.endswith(f": {here.value.message}")

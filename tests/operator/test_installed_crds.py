@@ -19,7 +19,7 @@ from support.operator_world import OperatorNamespace, condition
 CANARY = {"percent": 10, "seconds": 60}
 
 
-def of(**properties: Any) -> dict[str, Any]:
+def of(**properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
@@ -90,16 +90,16 @@ async def test_a_canary_that_an_old_crd_drops_is_reported_until_the_crd_is_upgra
     found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
     assert "rollout" not in found["spec"], "and there was no error"
 
-    async def said(status: str) -> tuple[str, str] | None:
+    async def reason_and_message(status: str) -> tuple[str, str] | None:
         try:
             found = await world.reconcile(reconciler, seconds=40)
         except ApiServerUnavailable:  # 429 for a moment, as above: the operator's next pass comes by itself
             return None
-        told = {one["type"]: (one["status"], one["reason"], one["message"]) for one in found["conditions"]}
-        held, reason, message = told.get("CrdsUpToDate", ("", "", ""))
+        conditions = {one["type"]: (one["status"], one["reason"], one["message"]) for one in found["conditions"]}
+        held, reason, message = conditions.get("CrdsUpToDate", ("", "", ""))
         return (reason, message) if held == status else None
 
-    reason, message = await world.until("the condition", lambda: said("False"), 120)
+    reason, message = await world.until("the condition", lambda: reason_and_message("False"), 120)
     assert reason == "FieldsMissing"
     assert "do not know LinkGateway.spec.rollout, LinkGateway.status.canary: the API server drops" in message
     (event,) = [text for reason, text in await world.events() if reason == "FieldsMissing"]
@@ -107,7 +107,7 @@ async def test_a_canary_that_an_old_crd_drops_is_reported_until_the_crd_is_upgra
     labels = {"namespace": world.namespace, "gateway": "edge", "condition": "CrdsUpToDate"}
     assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 0
     await install(world, crds()[0], knows=True)
-    assert await world.until("the condition to pass", lambda: said("True"), 120) == ("UpToDate", "")
+    assert await world.until("the condition to pass", lambda: reason_and_message("True"), 120) == ("UpToDate", "")
     found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
     assert found["spec"]["rollout"]["canary"]["percent"] == CANARY["percent"]
     assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 1

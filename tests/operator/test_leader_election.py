@@ -92,10 +92,10 @@ async def test_released_lease_is_taken_at_once(world: OperatorNamespace) -> None
 
     await world.until("the lease", held)
 
-    async def told() -> bool:
+    async def reported() -> bool:
         return turns == [True]
 
-    await world.until("whoever acts to be told", told)
+    await world.until("whoever acts to be told", reported)
     await looked(b)
     assert not b.leads
     holding.cancel()

@@ -1,4 +1,4 @@
-"""A rollout on a real API server: which nodes the operator tells to take new links, and until when.
+"""A rollout on a real API server: which nodes take new links by the operator's directive, and until when.
 
 The Deployment's controllers are real, the kubelets are played: a pod that they make runs when the test says so.
 """

@@ -16,7 +16,7 @@ BEGIN, END = 60.0, 240.0
 """When the pods begin to give their links away, and when the play ends."""
 
 
-class Fleet:
+class MovingPods:
     """Pods whose links move from the givers to the others at a rate, and what the pods report of it."""
 
     def __init__(self, links: list[int], givers: int, rate: float, *, relieved: bool, rng: random.Random) -> None:
@@ -63,7 +63,7 @@ class Fleet:
 def test_a_drain_or_a_rebalance_is_no_outage(
     links: list[int], data: st.DataObject, rate: float, relieved: bool, rng: random.Random
 ) -> None:
-    fleet = Fleet(links, data.draw(st.integers(1, len(links) - 1)), rate, relieved=relieved, rng=rng)
+    fleet = MovingPods(links, data.draw(st.integers(1, len(links) - 1)), rate, relieved=relieved, rng=rng)
     history = LinkHistory()
     for now, observed, donors in fleet.passes():
         history = history.observe(observed, now, donors)
@@ -74,7 +74,7 @@ def test_a_drain_or_a_rebalance_is_no_outage(
 def test_an_outage_during_a_drain_is_seen_when_the_agents_of_the_drain_would_be_back(
     since: float, relieved: bool, rng: random.Random
 ) -> None:
-    fleet = Fleet([100, 100, 100, 100], 1, 5.0, relieved=relieved, rng=rng)
+    fleet = MovingPods([100, 100, 100, 100], 1, 5.0, relieved=relieved, rng=rng)
     fleet.lost = since, 0.8
     history, seen = LinkHistory(), 0.0
     for now, observed, donors in fleet.passes():

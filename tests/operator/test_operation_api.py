@@ -41,9 +41,9 @@ async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
     assert head == ["NAME", "GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
     assert row[:-1] == ["away", "edge", "Drain", one, "Running", "7"]
     change = '{"spec": {"pod": "another"}}'
-    failed, said = await kubectl("patch", "lop", "away", "--type=merge", f"--patch={change}")
+    failed, output = await kubectl("patch", "lop", "away", "--type=merge", f"--patch={change}")
     assert failed
-    assert "cannot be changed" in said
+    assert "cannot be changed" in output
     await world.end(one)
     await world.run_pods(2)
     await world.reconcile(reconciler)

@@ -118,4 +118,4 @@ async def test_canary_is_held_while_no_operator_runs_and_judged_by_the_next_one(
     assert (held, reason) == ("False", "LinksLost"), message
     begun = [text for reason, text in await world.events() if reason == "CanaryStarted"]
     assert len(begun) == 1, "the next operator continues the canary"
-    assert "Traceback" not in a.said() + b.said(), b.said()
+    assert "Traceback" not in a.log() + b.log(), b.log()

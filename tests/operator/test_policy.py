@@ -41,7 +41,7 @@ def test_minimal_spec_needs_no_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "policy"),
+    ("more", "message", "policy"),
     [
         ({"image": "evil/gateway:1"}, "image evil/gateway:1: its repository", {"images": ["evil/gateway"]}),
         ({"services": {"agents": {"type": "LoadBalancer"}}}, "services.agents.type LoadBalancer",
@@ -72,10 +72,10 @@ def test_minimal_spec_needs_no_policy() -> None:
     ],
 )  # fmt: skip
 def test_violation_names_the_field_of_the_policy_that_allows_it(
-    more: Object, told: str, policy: dict[str, Any]
+    more: Object, message: str, policy: dict[str, Any]
 ) -> None:
     (sentence,) = refused(more)
-    assert told in sentence
+    assert message in sentence
     assert "operator's policy" in sentence
     field = next(iter(policy))
     assert f"(see {field} of the operator's policy)" in sentence, "the field to be changed is named"
@@ -160,8 +160,8 @@ def test_policy_of_a_namespace_adds_to_the_policy_of_all() -> None:
 )
 def test_variable_that_can_load_code_needs_the_right_to_add_containers(name: str) -> None:
     env = {"pod": {"env": [{"name": name, "value": "/config/x"}]}}
-    [told] = refused(env)
-    assert told.startswith(f"pod.env must not set {name}, ")
+    [message] = refused(env)
+    assert message.startswith(f"pod.env must not set {name}, ")
     assert refused(env, DEFAULT_POLICY.merged(Policy(containers=True))) == []
 
 

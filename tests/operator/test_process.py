@@ -79,7 +79,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
     await least(world, 5)
     await world.until("five pods", lambda: scaled(world, 5))
     for replica in (a, b):
-        assert "Traceback" not in replica.said(), replica.said()
+        assert "Traceback" not in replica.log(), replica.log()
 
 
 @pytest.mark.timeout(90)
@@ -96,17 +96,17 @@ async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
 
     async def conditions(name: str) -> dict[str, tuple[str, str]]:
         found = await world.admin.get("LinkGateway", world.namespace, name)
-        told = found.get("status", {}).get("conditions", [])
-        return {one["type"]: (one["status"], one["reason"]) for one in told}
+        conditions = found.get("status", {}).get("conditions", [])
+        return {one["type"]: (one["status"], one["reason"]) for one in conditions}
 
-    async def told() -> bool:
+    async def reported() -> bool:
         first, second = await conditions(older), await conditions(younger)
         return second.get("Accepted") == ("False", "RedisInUse") and first == first | {
             "SecretsFound": ("False", "NotFound"), "RedisReachable": ("False", "SecretNotFound"),
             "IngressClassFound": ("False", "NotFound"),
         }  # fmt: skip
 
-    await world.until("the conditions", told)
+    await world.until("the conditions", reported)
     found = await world.admin.get("LinkGateway", world.namespace, older)
     assert "finalizers" not in found["metadata"]
     assert not [name for name in found["metadata"].get("annotations", {}) if "kopf" in name]
@@ -117,7 +117,7 @@ async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
 
     await world.until("the younger to be accepted once the older is gone", next_one)
     assert a.process.poll() is None
-    assert "Traceback" not in a.said(), a.said()
+    assert "Traceback" not in a.log(), a.log()
 
 
 @pytest.mark.timeout(150)
@@ -132,8 +132,8 @@ async def test_operation_is_continued_by_the_next_leader(
         return bool((await world.operation("nowhere")).get("phase") == "Failed")
 
     await world.until("the operation without a LinkGateway to fail", refused)
-    said = (await world.operation("nowhere"))["message"]
-    assert said == f"the LinkGateway missing does not exist in {world.namespace}"
+    message = (await world.operation("nowhere"))["message"]
+    assert message == f"the LinkGateway missing does not exist in {world.namespace}"
 
     await world.gateway()
     await world.until("two pods to be asked for", lambda: scaled(world, 2))
@@ -165,7 +165,7 @@ async def test_operation_is_continued_by_the_next_leader(
     found = await world.admin.get("LinkOperation", world.namespace, "away")
     assert "finalizers" not in found["metadata"]
     assert not [name for name in found["metadata"].get("annotations", {}) if "kopf" in name]
-    assert "Traceback" not in a.said() + b.said(), b.said()
+    assert "Traceback" not in a.log() + b.log(), b.log()
 
 
 @pytest.mark.long
@@ -194,7 +194,7 @@ async def test_next_leader_knows_what_a_killed_one_has_done(
         await world.until("one pod to be removed", lambda: scaled(world, 2), seconds=100)
 
         async def remembered() -> bool:
-            return "continuing the last leader's history" in b.said()
+            return "continuing the last leader's history" in b.log()
 
         b = start("b")
         a.process.kill()
@@ -206,11 +206,11 @@ async def test_next_leader_knows_what_a_killed_one_has_done(
             found = await world.admin.get("LinkGateway", world.namespace, "edge")
             return str(found["status"]["decision"]["reason"])
 
-        said = await world.until("its decisions", reason, seconds=60)
+        decision = await world.until("its decisions", reason, seconds=60)
         beating.cancel()
-    assert "stepDownSeconds is 3600" in said, said
+    assert "stepDownSeconds is 3600" in decision, decision
     assert await b.metric("fairlead_operator_scalings_total") == 0
-    assert "Traceback" not in b.said(), b.said()
+    assert "Traceback" not in b.log(), b.log()
 
 
 @pytest.mark.timeout(90)
@@ -238,7 +238,7 @@ async def test_operator_recovers_from_a_frozen_api_server(
     await world.until("it to lead again", a.leads)
     await least(world, 3)
     await world.until("three pods", lambda: scaled(world, 3))
-    assert "Traceback" not in a.said(), a.said()
+    assert "Traceback" not in a.log(), a.log()
 
 
 @pytest.mark.parametrize("kind", ["linkgateways", "linkoperations"])
@@ -264,18 +264,18 @@ async def test_deleted_namespace_does_not_stop_the_watch_of_others(
     await world.gateway()
     await world.until("two pods", lambda: scaled(world, 2))
     assert (await a.get("/readyz"))[0] == 200
-    assert 'in the namespace "gone"' in a.said()
+    assert 'in the namespace "gone"' in a.log()
     await least(world, 3)
     await world.until("three pods", lambda: scaled(world, 3))
     assert a.process.poll() is None
 
 
 def test_help_names_every_variable() -> None:
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-Im", "fairlead_operator", "--help"], capture_output=True, text=True, check=True, timeout=30
     ).stdout
     for name in ("NAMESPACES", "LEASE", "HTTP", "POLICY", "LOG_LEVEL", "LOG_FORMAT"):
-        assert f"FAIRLEAD_OPERATOR_{name} " in said
+        assert f"FAIRLEAD_OPERATOR_{name} " in output
 
 
 def test_settings_report_all_faults_at_once() -> None:

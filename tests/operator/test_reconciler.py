@@ -60,10 +60,12 @@ async def test_drift_is_repaired_and_additions_of_others_stay(world: OperatorNam
     assert "kubectl.kubernetes.io/restartedAt" in deployment["spec"]["template"]["metadata"]["annotations"]
     service = await world.admin.get("Service", world.namespace, "edge-agents")
     assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
-    told = [text for reason, text in await world.events() if reason == "Repaired"]
-    assert len(told) == 2
-    assert "Deployment edge had been changed; restored: spec.minReadySeconds" in told
-    assert any(text.startswith("Service edge-agents had been changed; restored: spec.selector.app") for text in told)
+    messages = [text for reason, text in await world.events() if reason == "Repaired"]
+    assert len(messages) == 2
+    assert "Deployment edge had been changed; restored: spec.minReadySeconds" in messages
+    assert any(
+        text.startswith("Service edge-agents had been changed; restored: spec.selector.app") for text in messages
+    )
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 900}})
     await world.reconcile(reconciler, seconds=31)
@@ -353,6 +355,6 @@ async def test_deleted_children_are_created_again_in_the_next_pass(world: Operat
         await world.admin.delete(kind, world.namespace, name, found["metadata"]["uid"])
     status = await world.reconcile(reconciler)  # 10 s after the last, where a changed field is looked for every 30 s
     assert condition(status, "Reconciled")[:2] == ("True", "Applied")
-    told = [message for reason, message in await world.events() if reason == "Repaired"]
+    messages = [message for reason, message in await world.events() if reason == "Repaired"]
     for what in ("Deployment edge", "Service edge-agents", "Service edge-platform"):
-        assert f"{what} had been deleted and was created again" in told
+        assert f"{what} had been deleted and was created again" in messages

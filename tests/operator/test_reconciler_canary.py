@@ -45,7 +45,7 @@ class CanaryWorld:
         self.links: dict[str, int] = {}
         self.reconciler: Reconciler
 
-    async def start(self, pods: int = 2, **spec: Any) -> CanaryWorld:
+    async def start(self, pods: int = 2, **spec: object) -> CanaryWorld:
         world = self.world
         asked: dict[str, Any] = {"rollout": {"canary": CANARY}, "rollingUpdate": {"minReadySeconds": 0}, **spec}
         self.reconciler = world.reconciler(await world.gateway(**asked))
@@ -67,7 +67,7 @@ class CanaryWorld:
             status = await self.world.reconcile(self.reconciler, seconds=seconds)
         return status
 
-    async def change(self, **spec: Any) -> None:
+    async def change(self, **spec: object) -> None:
         await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", {"spec": spec})
 
     async def images(self) -> dict[str, str]:

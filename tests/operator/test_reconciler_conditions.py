@@ -76,24 +76,24 @@ async def test_missing_ingress_class_is_reported(world: OperatorNamespace) -> No
     assert "the IngressClass nothing does not exist" in message
 
 
-async def running(world: OperatorNamespace, asked: int, told: int) -> Reconciler:
+async def running(world: OperatorNamespace, asked: int, reported: int) -> Reconciler:
     """The status of a LinkGateway whose pods report another capacity than the spec asks for."""
     reconciler = world.reconciler(await world.gateway(capacity=asked))
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
-        await world.beat(name, 10, capacity=told)
+        await world.beat(name, 10, capacity=reported)
     return reconciler
 
 
 async def test_capacity_limited_by_open_files_is_reported(world: OperatorNamespace) -> None:
-    status = await world.reconcile(await running(world, asked=5000, told=488))
+    status = await world.reconcile(await running(world, asked=5000, reported=488))
     held, reason, message = condition(status, "CapacityAsRequested")
     assert (held, reason) == ("False", "FileLimit")
     assert "only 488 links of the requested 5000" in message
 
 
 async def test_capacity_is_unknown_during_a_rollout(world: OperatorNamespace) -> None:
-    reconciler = await running(world, asked=1000, told=1000)
+    reconciler = await running(world, asked=1000, reported=1000)
     assert condition(await world.reconcile(reconciler), "CapacityAsRequested")[0] == "True"
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
     status = await world.reconcile(reconciler)
@@ -122,9 +122,16 @@ async def test_pods_running_says_why_pods_do_not_run(
     reconciler = world.reconciler(await world.gateway())
     assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
     _, other = await world.run_pods(2)
-    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 3}
+    container_status = {
+        "name": "gateway",
+        "image": "i",
+        "imageID": "",
+        "ready": False,
+        "started": False,
+        "restartCount": 3,
+    }
     conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-    status = {"status": {"conditions": conditions, "containerStatuses": [{**told, **container}]}}
+    status = {"status": {"conditions": conditions, "containerStatuses": [{**container_status, **container}]}}
     await world.admin.patch("Pod", world.namespace, other, status, "status")
     for _ in range(2):
         assert condition(await world.reconcile(reconciler), "PodsRunning") == ("False", reason, f"{other}: {why}")
@@ -136,11 +143,11 @@ async def test_pods_running_says_why_pods_do_not_run(
 async def test_pods_running_says_why_pods_cannot_be_created(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(pod={"priorityClassName": "nothing"}))
 
-    async def told() -> bool:
+    async def reported() -> bool:
         held, reason, message = condition(await world.reconcile(reconciler), "PodsRunning")
         return (held, reason) == ("False", "FailedCreate") and "no PriorityClass with name nothing" in message
 
-    await world.until("the reason", told)
+    await world.until("the reason", reported)
 
 
 async def test_second_gateway_of_one_redis_is_not_accepted(world: OperatorNamespace) -> None:
@@ -182,8 +189,8 @@ async def test_missing_right_is_named(world: OperatorNamespace, lost: PolicyRule
     if "httproutes" in kinds:
         more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
     status = await world.reconcile(world.reconciler(await world.gateway(**more)))
-    said = [one["message"] for one in status["conditions"] if one["reason"] in ("AccessDenied", "Unreadable")]
-    assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
+    messages = [one["message"] for one in status["conditions"] if one["reason"] in ("AccessDenied", "Unreadable")]
+    assert any(kind.partition("/")[0] in text and "cannot" in text for text in messages for kind in kinds), messages
 
 
 # -- what the API server itself refuses ---------------------------------------------------------------
@@ -239,9 +246,20 @@ async def test_pods_running_is_unknown_while_a_container_starts_slowly(world: Op
     await world.reconcile(reconciler)
     pod, other = await world.run_pods(2)
     waiting = {"waiting": {"reason": "ContainerCreating"}}
-    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 0}
+    container_status = {
+        "name": "gateway",
+        "image": "i",
+        "imageID": "",
+        "ready": False,
+        "started": False,
+        "restartCount": 0,
+    }
     conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-    starting = {"phase": "Pending", "conditions": conditions, "containerStatuses": [{**told, "state": waiting}]}
+    starting = {
+        "phase": "Pending",
+        "conditions": conditions,
+        "containerStatuses": [{**container_status, "state": waiting}],
+    }
     await world.admin.patch("Pod", world.namespace, pod, {"status": starting}, "status")
     assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoProblemFound")
     held, reason, message = condition(await world.reconcile(reconciler), "PodsRunning")
@@ -251,7 +269,7 @@ async def test_pods_running_is_unknown_while_a_container_starts_slowly(world: Op
     )
     await world.run(pod)
     await world.admin.patch(
-        "Pod", world.namespace, pod, {"status": {"containerStatuses": [{**told, "state": {}}]}}, "status"
+        "Pod", world.namespace, pod, {"status": {"containerStatuses": [{**container_status, "state": {}}]}}, "status"
     )
     assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoProblemFound")
     assert other != pod

@@ -11,8 +11,10 @@ from support.operator_world import OperatorNamespace, condition
 async def allow_in_the_cluster(world: OperatorNamespace, *rules: PolicyRule) -> None:
     """Sets the rights of the user `operator` that belong to no namespace."""
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "operator"}}
-    said = [{"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)} for group, kinds, verbs in rules]
-    await world.admin.apply({**role, "rules": said}, "test")
+    policy_rules = [
+        {"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)} for group, kinds, verbs in rules
+    ]
+    await world.admin.apply({**role, "rules": policy_rules}, "test")
 
 
 async def test_without_the_right_to_get_nodes_the_pass_goes_on_and_names_the_value_of_the_chart(
@@ -79,7 +81,7 @@ async def test_removal_takes_the_cordoned_machines_pod_then_one_of_the_fullest_z
     expected = f"{names[3]} should go: its machine {places[3]} is cordoned"
     assert condition(status, "ScalingActive")[1] == "Down"
     assert condition(status, "ScalingActive")[2].endswith(expected)
-    assert any(reason == "ScaledDown" and said.endswith(expected) for reason, said in await world.events())
+    assert any(reason == "ScaledDown" and text.endswith(expected) for reason, text in await world.events())
     assert await world.until("the first pod to terminate", lambda: terminating(world)) == [names[3]]
     assert await world.until("the budget to count three", lambda: budget(world, expected=3)) == (3, 1)
 

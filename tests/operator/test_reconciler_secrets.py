@@ -26,27 +26,27 @@ TOKENS = [
 async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
 
-    async def told(**tokens: str) -> tuple[str, str, str]:
+    async def condition_for(**tokens: str) -> tuple[str, str, str]:
         await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": tokens})
         status = await world.reconcile(reconciler)
         assert not [text for text in tokens.values() if text in str(status)]
         return condition(status, "SecretsFound")
 
-    assert (await told())[:2] == ("True", "Found")
+    assert (await condition_for())[:2] == ("True", "Found")
     rule = "of the Secret tokens is invalid: expected 16 to 4096 printable ASCII characters without spaces"
-    assert await told(**{"agent-token": "hunter2"}) == (
+    assert await condition_for(**{"agent-token": "hunter2"}) == (
         "False",
         "Unusable",
         f"gateways cannot start: agent-token {rule}",
     )
-    held, reason, message = await told(**{"platform-token": "with a blank in it, though long"})
+    held, reason, message = await condition_for(**{"platform-token": "with a blank in it, though long"})
     assert (held, reason) == ("False", "Unusable")
     assert message == f"gateways cannot start: agent-token {rule}; platform-token {rule}"
-    _, reason, message = await told(**{"agent-token": GOOD, "platform-token": GOOD})
+    _, reason, message = await condition_for(**{"agent-token": GOOD, "platform-token": GOOD})
     assert (reason, "agent-token and platform-token of the Secret tokens are equal" in message) == ("Unusable", True)
-    _, reason, message = await told(**{"agent-token": DEVELOPMENT_AGENT_TOKEN})
+    _, reason, message = await condition_for(**{"agent-token": DEVELOPMENT_AGENT_TOKEN})
     assert (reason, "agent-token of the Secret tokens is the development token" in message) == ("Unusable", True)
-    assert (await told(**{"agent-token": "another-token-as-long-as-that\n"}))[:2] == ("True", "Found")
+    assert (await condition_for(**{"agent-token": "another-token-as-long-as-that\n"}))[:2] == ("True", "Found")
     events = [message for reason, message in await world.events() if reason == "Unusable"]
     assert f"SecretsFound: gateways cannot start: agent-token {rule}" in events
 

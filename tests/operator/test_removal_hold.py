@@ -285,6 +285,6 @@ async def test_condition_status_and_event_say_what_holds_a_removal(world: Operat
         if status["decision"]["action"] == "Down":
             break
     assert condition(status, "RemovalHeld")[:2] == ("False", "Removing")
-    told = [message for reason, message in await world.events() if reason == "RemovalHeld"]
-    assert len(told) == 1
-    assert told[0].startswith("1 pod would suffice, but 3 were wanted")
+    messages = [message for reason, message in await world.events() if reason == "RemovalHeld"]
+    assert len(messages) == 1
+    assert messages[0].startswith("1 pod would suffice, but 3 were wanted")

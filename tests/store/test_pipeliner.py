@@ -41,8 +41,8 @@ async def test_an_error_reply_fails_only_its_own_call(pipeliner: Pipeliner) -> N
 
 
 async def test_value_of_another_type_is_told_with_its_keys(pipeliner: Pipeliner) -> None:
-    told: list[bytes] = []
-    pipeliner.on_wrong_type = told.extend
+    keys: list[bytes] = []
+    pipeliner.on_wrong_type = keys.extend
     for key in ("text", "number"):
         await pipeliner.submit("RPUSH", key, "x")
     with pytest.raises(StoreError, match=r"WRONGTYPE .*\(keys: text\)"):
@@ -52,7 +52,7 @@ async def test_value_of_another_type_is_told_with_its_keys(pipeliner: Pipeliner)
     good, wrong = await pipeliner.submit_each((("GET", "other"), ("GET", "text")))
     assert good is None
     assert "(keys: text)" in str(wrong)
-    assert told == [b"text", b"number", b"text"]
+    assert keys == [b"text", b"number", b"text"]
 
 
 async def test_a_script_answers_with_values_and_with_errors(pipeliner: Pipeliner) -> None:

@@ -174,8 +174,8 @@ def _wait_answer(folder: Path, port: int, server: subprocess.Popen[bytes], where
         except (OSError, urllib.error.URLError):
             pass
         if server.poll() is not None or time.monotonic() > deadline:
-            said = (folder / "kube-apiserver.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the API server did not answer {where}: {said}")
+            log = (folder / "kube-apiserver.log").read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the API server did not answer {where}: {log}")
         time.sleep(0.1)
 
 

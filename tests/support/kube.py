@@ -73,7 +73,7 @@ class Kube:
 
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
-        """A namespace that admits restricted pods only. A test that fails in it tells what the pods said."""
+        """A namespace that admits restricted pods only. A test that fails in it prints the logs of the pods."""
         label = "pod-security.kubernetes.io/enforce=restricted"
         self.kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=240s", timeout=250)
         self.kubectl("create", "namespace", name)
@@ -94,26 +94,28 @@ class Kube:
             ["get", "events", "--sort-by=.lastTimestamp"],
             ["describe", "pods"],
         ]
-        for pod in self._told(["get", "pods", "--output=name"], namespace).splitlines():
+        for pod in self._output_of(["get", "pods", "--output=name"], namespace).splitlines():
             if pod.startswith("pod/"):
                 asked.append(["logs", pod, "--all-containers", f"--tail={LOG_LINES}"])
                 asked.append(["logs", pod, "--all-containers", "--previous", f"--tail={LOG_LINES}"])
-        return "\n".join(self._told(arguments, namespace) for arguments in asked)
+        return "\n".join(self._output_of(arguments, namespace) for arguments in asked)
 
     def digest(self, namespace: str, lines: int = 6) -> str:
         """The same in as few lines as can be: where only the last words of a run are kept."""
         asked = [["get", "linkgateways.fairlead.dev", "--output=wide"], ["get", "pods", "--output=wide"]]
-        said = [self._told(arguments, namespace) for arguments in asked]
-        pods = [one for one in self._told(["get", "pods", "--output=name"], namespace).split() if one[:4] == "pod/"]
-        said += [self._told(["logs", pod, "--all-containers", f"--tail={lines}"], namespace) for pod in pods]
-        return "\n".join(line[:200] for one in said for line in one.splitlines())
+        outputs = [self._output_of(arguments, namespace) for arguments in asked]
+        pods = [
+            one for one in self._output_of(["get", "pods", "--output=name"], namespace).split() if one[:4] == "pod/"
+        ]
+        outputs += [self._output_of(["logs", pod, "--all-containers", f"--tail={lines}"], namespace) for pod in pods]
+        return "\n".join(line[:200] for one in outputs for line in one.splitlines())
 
-    def _told(self, arguments: Sequence[str], namespace: str) -> str:
+    def _output_of(self, arguments: Sequence[str], namespace: str) -> str:
         try:
-            said = self.kubectl("--namespace", namespace, *arguments)
+            output = self.kubectl("--namespace", namespace, *arguments)
         except KubeError as e:
-            said = str(e)
-        return f"--- kubectl {' '.join(arguments)}\n{said}"
+            output = str(e)
+        return f"--- kubectl {' '.join(arguments)}\n{output}"
 
     def _run(self, argv: list[str], stdin: str | None, timeout: float) -> str:
         command, environment = self.command(*argv)

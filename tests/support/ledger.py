@@ -1,7 +1,7 @@
 """What was requested, executed and returned; and the judgement of it.
 
-Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when nobody ever told
-its caller an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
+Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when its caller never
+received an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
 end is not one that its results and its caller's actions allow. Everything is recorded by the caller's own key: one key
 that ran under two ids is a doubled command.
 """
@@ -58,21 +58,21 @@ class Entry:
     pieces: list[str] = field(default_factory=list)
     offset: int = 0
     ends: list[str] = field(default_factory=list)
-    """States, one each time that an end was told in one reading."""
+    """States, one for each end that one reading returned."""
     error: str = ""
     """The code of an explicit error, "" when there was none."""
     wrong: str = ""
     """What a caller met that no promise allows."""
     cancelled: bool = False
-    """Its end was asked for, and the wish accepted, before any end was told."""
+    """Its end was asked for, and the wish accepted, before any end was received."""
     cancel_sent: float = 0.0
     """When its end was asked for first: the wish may have been taken although the answer was lost."""
     attached: int = 0
     """How often its results were taken up again."""
-    news: list[float] = field(default_factory=list)
-    """When its caller began, and when it was told something."""
-    heard: list[float] = field(default_factory=list)
-    """When its caller was told what its agent had said."""
+    updates: list[float] = field(default_factory=list)
+    """When its caller began, and when it received something."""
+    output_times: list[float] = field(default_factory=list)
+    """When its caller received output of its agent."""
 
     @property
     def over(self) -> bool:
@@ -85,17 +85,17 @@ class Entry:
     @property
     def stall(self) -> float:
         """Seconds: the longest time in which its caller heard nothing."""
-        return max((b - a for a, b in zip(self.news, self.news[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in zip(self.updates, self.updates[1:], strict=False)), default=0.0)
 
     @property
     def unconfirmed(self) -> bool:
         """Its end came as late as that of a cancel which the agent does not confirm."""
-        return self.way is Way.CANCEL and self.news[-1] - self.cancel_sent >= UNCONFIRMED
+        return self.way is Way.CANCEL and self.updates[-1] - self.cancel_sent >= UNCONFIRMED
 
-    def healed(self, mended: float) -> float:
+    def recovery_seconds(self, repaired_at: float) -> float:
         """Seconds from the fault's end to the first news of a command that was open then."""
-        later = [at for at in self.news if at > mended]
-        return later[0] - mended if later and self.news[0] < mended else 0.0
+        later = [at for at in self.updates if at > repaired_at]
+        return later[0] - repaired_at if later and self.updates[0] < repaired_at else 0.0
 
     def __str__(self) -> str:
         return (
@@ -149,16 +149,16 @@ class Ledger:
         broken: list[Entry] = []
         forgotten: list[Entry] = []
         outcomes: Counter[str] = Counter()
-        heard: defaultdict[str, list[float]] = defaultdict(list)
+        output_times: defaultdict[str, list[float]] = defaultdict(list)
         for entry in self.entries:
-            heard[entry.agent] += entry.heard
+            output_times[entry.agent] += entry.output_times
         for entry in self.entries:
             outcomes[entry.error or (entry.ends[0] if entry.ends else "nothing")] += 1
             if not entry.over:
                 lost.append(entry)
             if self._doubled(entry):
                 (forgotten if self._forgotten(entry) else doubled).append(entry)
-            elif self._broken(entry, heard[entry.agent]):
+            elif self._broken(entry, output_times[entry.agent]):
                 broken.append(entry)
         # Callers hear late of an agent that was silent, so some of these had news meanwhile; most of them, never.
         sudden = [e for e in self.entries if e.error == "cancel_unconfirmed" and e.stall < UNCONFIRMED]
@@ -169,17 +169,17 @@ class Ledger:
     def _doubled(self, entry: Entry) -> bool:
         lines = entry.text.splitlines()
         runs = ATTEMPTS if entry.way is Way.SAFE else 1
-        told_twice = len(set(lines)) != len(lines) or len(entry.ends) > 1
-        return told_twice or self._executed[entry.key] > runs or len(entry.ids) > 1
+        reported_twice = len(set(lines)) != len(lines) or len(entry.ends) > 1
+        return reported_twice or self._executed[entry.key] > runs or len(entry.ids) > 1
 
     def _forgotten(self, entry: Entry) -> bool:
-        """Only what cannot be known any more: a second run of a key of before, and nothing told twice."""
+        """Only what cannot be known any more: a second run of a key of before, and nothing received twice."""
         lines = entry.text.splitlines()
         whole = len(set(lines)) == len(lines) and len(entry.ends) <= 1
-        return whole and entry.news[0] < self.emptied and self._executed[entry.key] <= 2 and len(entry.ids) <= 2
+        return whole and entry.updates[0] < self.emptied and self._executed[entry.key] <= 2 and len(entry.ids) <= 2
 
-    def _broken(self, entry: Entry, heard: list[float]) -> bool:
-        """`heard`: when callers were told what the entry's agent had said, in any command."""
+    def _broken(self, entry: Entry, output_times: list[float]) -> bool:
+        """`output_times`: when callers received output of the entry's agent, of any command."""
         expected = "".join(line(entry.key, n, entry.width) for n in range(entry.count))
         runs = self._executed[entry.key]
         if entry.wrong or not expected.startswith(entry.text):
@@ -189,8 +189,8 @@ class Ledger:
         if entry.error == "cancel_unconfirmed" and not entry.unconfirmed:
             return True
         if entry.error == "agent_offline":
-            latest = entry.news[-1]
-            if any(latest - OFFLINE < at < latest for at in heard):
+            latest = entry.updates[-1]
+            if any(latest - OFFLINE < at < latest for at in output_times):
                 return True
         if "cancelled" in entry.ends and entry.way is not Way.CANCEL:
             return True

@@ -74,7 +74,7 @@ class MovingFleet:
         self.pods = {f"p{i}": [next(waiting) for _ in range(count)] for i, count in enumerate(self.links)}
         self.moved = dict.fromkeys(self.pods, 0)
         self.taking = list(self.pods)
-        self.told_at: float | None = None
+        self.drain_sent_at: float | None = None
         self._tokens = 0.0
         self._enough = {pod: EnoughLinks() for pod in self.pods}
         self.plans: list[RebalancePlan] = []
@@ -105,10 +105,10 @@ class MovingFleet:
         self.taking = [pod for pod in self.pods if not self._enough[pod].reached(len(self.pods[pod]), asked[pod])]
         assert self.taking, "a pod takes new links at every moment"
         if not targets:
-            self.told_at = None
+            self.drain_sent_at = None
             return
-        self.told_at = self.now if self.told_at is None else self.told_at
-        if self.now - self.told_at < SETTLE:
+        self.drain_sent_at = self.now if self.drain_sent_at is None else self.drain_sent_at
+        if self.now - self.drain_sent_at < SETTLE:
             return
         self._tokens = min(self._tokens, 1.0) + min(float(self.rate), plan.move_limit)
         tokens = int(self._tokens)

@@ -32,12 +32,12 @@ class Replica:
                 stderr=out,
             )
 
-    def said(self) -> str:
+    def log(self) -> str:
         return self._log.read_text(errors="replace")
 
     async def get(self, path: str) -> tuple[int, str]:
         """Status and body; the status is 0 while it does not answer."""
-        found = re.search(r"health on (\S+)", self.said())
+        found = re.search(r"health on (\S+)", self.log())
         return (0, "") if found is None else await asyncio.to_thread(ask, f"http://{found[1]}{path}")
 
     async def metric(self, name: str) -> float:

@@ -190,7 +190,7 @@ class OperatorNamespace:
 
     async def allow(self, *rules: PolicyRule, without: tuple[str, str] = ("", "")) -> None:
         """Sets the rights of the user `operator` in this namespace; `without` removes a resource's verb."""
-        said = [
+        policy_rules = [
             {"apiGroups": [group], "resources": [kind], "verbs": left}
             for group, kinds, verbs in rules
             for kind in kinds
@@ -201,7 +201,7 @@ class OperatorNamespace:
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "Role",
                 "metadata": {"name": "operator", "namespace": self.namespace},
-                "rules": said,
+                "rules": policy_rules,
             },
             "test",
         )

@@ -49,7 +49,7 @@ class Collector:
         self.agents: set[str] = set()
         collector = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class CollectorHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
@@ -66,7 +66,7 @@ class Collector:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(address, Handler)
+        self._server = ThreadingHTTPServer(address, CollectorHandler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -92,7 +92,7 @@ class Collector:
         return [s for s in tuple(self.spans) if s.name == name and wanted.items() <= s.facts.items()]
 
     def wait(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Until it holds; what came tells why it does not."""
+        """Until it holds; the message shows what came instead."""
         deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, f"{what}: {[span.name for span in self.spans]}"

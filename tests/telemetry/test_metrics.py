@@ -154,12 +154,12 @@ async def test_an_agent_that_does_not_read_is_visible(
     make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
 ) -> None:
     node = make_node("patient")
-    await dial(node, "deaf-1", max_queue=1)
+    await dial(node, "unread-1", max_queue=1)
     platform = platform_of(node)
-    await platform.online("deaf-1")
+    await platform.online("unread-1")
     assert node.metric("fairlead_slow_readers") == 0
     for _ in range(40):  # 20 MB: more than any socket buffer takes
-        await platform.post("deaf-1", "work", "x" * 500_000)
+        await platform.post("unread-1", "work", "x" * 500_000)
     await until(lambda: node.metric("fairlead_slow_readers") == 1)
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 
@@ -172,12 +172,12 @@ async def test_a_drain_reports_its_progress(make_node: MakeNode, dial: DialLink)
     os.kill(node.pid, signal.SIGTERM)
     seen: list[float] = []
 
-    def told() -> bool:
+    def reported() -> bool:
         if node.metric("fairlead_draining"):
             seen.append(node.metric("fairlead_drain_remaining"))
         return bool(seen) and seen[-1] <= 3
 
-    await until(told)
+    await until(reported)
     assert max(seen) >= 5
     assert seen == sorted(seen, reverse=True)
 

@@ -29,7 +29,7 @@ def name(number: int) -> str:
     return f"agent-{number}"
 
 
-class Book:
+class ExecutionLog:
     """A line for each command that is begun, written before its first result."""
 
     def __init__(self, path: str) -> None:
@@ -39,12 +39,12 @@ class Book:
         os.write(self._file, f"{key}\n".encode())
 
 
-async def fairlead_agent(url: str, agent: str, book: Book) -> None:
+async def fairlead_agent(url: str, agent: str, executions: ExecutionLog) -> None:
     sdk = Agent(f"{url}/v1/link?trial={agent}", id=agent, token=os.environ["FAIRLEAD_AGENT_TOKEN"])
 
     @sdk.command("work")
     async def work(key: str, count: int, pause: float) -> AsyncIterator[str]:
-        book.begin(key)
+        executions.begin(key)
         for n in range(count):
             yield f"{text(key, n)}\n"
             await asyncio.sleep(pause)
@@ -55,14 +55,14 @@ async def fairlead_agent(url: str, agent: str, book: Book) -> None:
     await sdk.serve()
 
 
-async def plain_agent(url: str, agent: str, book: Book) -> None:
+async def plain_agent(url: str, agent: str, executions: ExecutionLog) -> None:
     work: set[asyncio.Task[None]] = set()
     while True:
         try:
             async for socket in connect(f"{url}/agents/{agent}"):
                 try:
                     async for message in socket:
-                        work.add(task := asyncio.create_task(_plain_work(socket, json.loads(message), book)))
+                        work.add(task := asyncio.create_task(_plain_work(socket, json.loads(message), executions)))
                         task.add_done_callback(work.discard)
                 except ConnectionClosed:
                     continue
@@ -70,11 +70,11 @@ async def plain_agent(url: str, agent: str, book: Book) -> None:
             await asyncio.sleep(random.uniform(1, 2))
 
 
-async def _plain_work(socket: ClientConnection, order: dict[str, object], book: Book) -> None:
+async def _plain_work(socket: ClientConnection, order: dict[str, object], executions: ExecutionLog) -> None:
     request, key = order["request"], str(order["key"])
     count, pause = int(str(order["count"])), float(str(order["pause"]))
     if count:
-        book.begin(key)
+        executions.begin(key)
     try:
         for n in range(count):
             await socket.send(json.dumps({"request": request, "line": text(key, n)}))
@@ -84,15 +84,15 @@ async def _plain_work(socket: ClientConnection, order: dict[str, object], book: 
         pass  # the result has nowhere to go
 
 
-async def serve(kind: str, url: str, first: int, count: int, rate: float, book: Book) -> None:
+async def serve(kind: str, url: str, first: int, count: int, rate: float, executions: ExecutionLog) -> None:
     """All of them, `rate` more in each second."""
     one = {"fairlead": fairlead_agent, "plain": plain_agent}[kind]
     async with asyncio.TaskGroup() as group:
         for number in range(first, first + count):
-            group.create_task(one(url, name(number), book))
+            group.create_task(one(url, name(number), executions))
             await asyncio.sleep(1 / rate)
 
 
 if __name__ == "__main__":
     kind, url, first, count, rate, path = sys.argv[1:]
-    uvloop.run(serve(kind, url, int(first), int(count), float(rate), Book(path)))
+    uvloop.run(serve(kind, url, int(first), int(count), float(rate), ExecutionLog(path)))

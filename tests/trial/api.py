@@ -21,8 +21,8 @@ from trial.calls import OK, Call
 
 ACCEPTED_WITHIN = 90.0
 """Seconds after which a caller no longer tries to post a command."""
-TOLD_WITHIN = 30.0
-"""Seconds after the latest possible end of a command in which its caller must have been told: a few attempts."""
+REPORT_SECONDS = 30.0
+"""Seconds after the latest possible end of a command in which its caller must have the outcome: a few attempts."""
 ASKED = 3
 """Times that a caller that gives up asks for the command's record."""
 SILENCE = 30.0
@@ -75,13 +75,13 @@ class FairleadApi:
             try:
                 async with asyncio.timeout_at(until) as limit, self._request(http, call, body) as answer:
                     call.sent = True
-                    async for told in _lines(answer):
-                        tries = 0 if "offset" in told else tries
-                        if not call.id and "offset" not in told and told.get("id"):
-                            call.id = str(told["id"])
-                            until = clock() + limits.deadline + limits.queue + TOLD_WITHIN
+                    async for line in _lines(answer):
+                        tries = 0 if "offset" in line else tries
+                        if not call.id and "offset" not in line and line.get("id"):
+                            call.id = str(line["id"])
+                            until = clock() + limits.deadline + limits.queue + REPORT_SECONDS
                             limit.reschedule(until)
-                        self._take(call, told)
+                        self._take(call, line)
             except FAILURES as e:
                 self.failures[what := type(e).__name__] += 1
                 call.fail(time.time(), what, sent=not isinstance(e, UNSENT))
@@ -102,25 +102,25 @@ class FairleadApi:
 
     async def _record(self, http: aiohttp.ClientSession, call: Call) -> str:
         """What the API knows of a command whose caller gives up."""
-        said = "no id was ever told"
+        found = "the API never returned an id"
         for _ in range(ASKED if call.id else 0):
             try:
                 headers = {**self._headers, "accept": "application/json"}
                 async with http.get(f"{self._url}/{call.id}", headers=headers, timeout=TIMEOUT) as answer:
                     return (await answer.text())[:1_000]
             except FAILURES as e:
-                said = f"not to be had: {type(e).__name__}"
+                found = f"not to be had: {type(e).__name__}"
                 await _back_off(ASKED)
-        return said
+        return found
 
-    def _take(self, call: Call, told: dict[str, object]) -> None:
+    def _take(self, call: Call, line: dict[str, object]) -> None:
         now = time.time()
-        if "offset" in told:
-            call.repeated = call.repeated or told["offset"] != call.lines
-            call.receive_line(now, str(told["text"]).rstrip("\n"))
-        elif isinstance(end := told.get("end"), dict):
+        if "offset" in line:
+            call.repeated = call.repeated or line["offset"] != call.lines
+            call.receive_line(now, str(line["text"]).rstrip("\n"))
+        elif isinstance(end := line.get("end"), dict):
             call.end(now, str(end["error"]["code"]) if end["error"] else str(end["state"]))
-        elif isinstance(error := told.get("error"), dict):
+        elif isinstance(error := line.get("error"), dict):
             if error["temporary"]:
                 self.failures[str(error["code"])] += 1
                 call.fail(now, str(error["code"]))
@@ -158,11 +158,11 @@ class PlainApi:
                         call.end(time.time(), f"HTTP {answer.status}")
                         return
                     async for line in answer.content:
-                        told = json.loads(line)
-                        if "end" in told:
-                            call.end(time.time(), str(told["end"]))
+                        event = json.loads(line)
+                        if "end" in event:
+                            call.end(time.time(), str(event["end"]))
                         else:
-                            call.receive_line(time.time(), str(told["line"]))
+                            call.receive_line(time.time(), str(event["line"]))
                 call.fail(time.time(), "a stream without an end")
                 break
             except UNSENT as e:

@@ -32,19 +32,19 @@ class Call:
     posted: float
     first: float = 0.0
     """When its first line came; 0 until then."""
-    heard: float = 0.0
-    """When its caller was told something for the last time."""
+    last_line_at: float = 0.0
+    """When its caller received something for the last time."""
     lines: int = 0
     repeated: bool = False
     """A line came twice, or in the wrong place."""
     outcome: str = ""
-    """`ok`, `lost`, `broken`, `not_sent`, `open`, or the code of the error that its caller was told."""
+    """`ok`, `lost`, `broken`, `not_sent`, `open`, or the code of the error that its caller received."""
     id: str = ""
     """That the fleet gave it; empty until the caller knows it."""
     sent: bool = False
     """Whether a request with it may have reached the fleet."""
     failed: float = 0.0
-    """When the first attempt since its caller was told something failed; 0 if none has."""
+    """When the first attempt since its caller received something failed; 0 if none has."""
     failure: str = ""
     """What the last failed attempt met."""
     ended: float = 0.0
@@ -54,7 +54,7 @@ class Call:
 
     def receive_line(self, now: float, line: str) -> None:
         """The next line of output, as the agent writes it."""
-        self.heard, self.failed = now, 0.0
+        self.last_line_at, self.failed = now, 0.0
         if not self.first:
             self.first = now
         self.repeated = self.repeated or line != text(self.key, self.lines)
@@ -65,7 +65,7 @@ class Call:
         self.failed, self.failure, self.sent = self.failed or now, what, self.sent or sent
 
     def end(self, now: float, outcome: str) -> None:
-        self.heard = self.ended = now
+        self.last_line_at = self.ended = now
         self.outcome = BROKEN if outcome == OK and (self.lines != self.count or self.repeated) else outcome
 
     def give_up(self, now: float) -> None:
@@ -74,9 +74,9 @@ class Call:
 
     @property
     def decided(self) -> float:
-        """The moment by which it belongs to a chapter: when its caller was told the outcome, or when what the caller
+        """The moment by which it belongs to a chapter: when its caller received the outcome, or when what the caller
         had to give up began to go wrong."""
-        return self.failed or self.heard or self.posted if self.outcome in (LOST, NOT_SENT, OPEN) else self.ended
+        return self.failed or self.last_line_at or self.posted if self.outcome in (LOST, NOT_SENT, OPEN) else self.ended
 
     @property
     def waited(self) -> float:
@@ -98,7 +98,7 @@ class Verdict:
     twice: int
     not_sent: int
     failed: Mapping[str, int]
-    """Those whose callers were told an error, by its code."""
+    """Those whose callers received an error, by its code."""
     longest_wait: float
     """Seconds from a post to the first line."""
     p99_wait: float

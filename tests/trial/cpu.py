@@ -33,7 +33,7 @@ OTHERS = "other programs"
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class CpuUsage:
     """Processor seconds until `at` since the last one."""
 
     at: float
@@ -42,7 +42,7 @@ class Usage:
     by_kind: dict[str, float]
 
 
-def shares(usages: list[Usage], since: float, until: float) -> dict[str, float]:
+def shares(usages: list[CpuUsage], since: float, until: float) -> dict[str, float]:
     """What each kind used of all cores together between two times, 1 for all of them; `idle` is what nobody used."""
     mine = [usage for usage in usages if since <= usage.at < until]
     whole = sum(usage.seconds for usage in mine) * CORES
@@ -58,7 +58,7 @@ class CpuWatch:
     """`start` and `stop` are called once each."""
 
     def __init__(self) -> None:
-        self.usages: list[Usage] = []
+        self.usages: list[CpuUsage] = []
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -78,7 +78,7 @@ class CpuWatch:
                 used[kind] = used.get(kind, 0.0) + max(0, ticks - before.get(pid, ("", 0))[1]) / TICKS
             rest = (now_busy - busy) / TICKS - sum(used.values())
             used[OTHERS] += max(0.0, rest)
-            self.usages.append(Usage(now, now - at, (now_busy - busy) / TICKS, used))
+            self.usages.append(CpuUsage(now, now - at, (now_busy - busy) / TICKS, used))
             before, busy, at = after, now_busy, now
 
 

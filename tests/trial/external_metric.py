@@ -39,7 +39,7 @@ class ExternalMetric:
         self._stopping = threading.Event()
         metric = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class MetricHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             timeout = 60
 
@@ -53,7 +53,7 @@ class ExternalMetric:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer((address, 0), Handler)
+        self._server = ThreadingHTTPServer((address, 0), MetricHandler)
         self._server.daemon_threads = True
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)

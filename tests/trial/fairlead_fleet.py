@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from e2e.evidence import links, now
 from e2e.release import CHART, RELEASE, Release, name
 from support.kube import Kube
-from trial.fleet import GROWTH, Chapter, calm, evict, gone
+from trial.fleet import GROWTH, Chapter, evict, gone, wait_until_settled
 
 HOST = "trial.fairlead.test"
 NAMESPACE = "fairlead-trial"
@@ -90,7 +90,7 @@ class FairleadFleet:
         """The good template, and no operation."""
         self._release.kubectl("delete", "linkoperation", "--all", "--wait=false")
         self._patch({"pod": {"env": None}})
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def end(self) -> None: ...
 
@@ -114,13 +114,13 @@ class FairleadFleet:
 
     def _grow(self) -> str:
         self._aim(MANY_PERCENT)
-        return self._calm(4, 420)
+        return self._wait_until_settled(4, 420)
 
     def _roll(self) -> str:
         old = self._names()
         self._release.kubectl("rollout", "restart", f"deployment/{RELEASE}")
         gone(self, old)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _roll_in_steps(self) -> str:
         """Smaller pods, and as many. All links are then more than the budget moves while one of these drains."""
@@ -130,11 +130,11 @@ class FairleadFleet:
         self._patch(small)
         self._release.until("a rollout in steps", lambda: self._said("RolloutWithinBudget"), 180)
         gone(self, old, 600)
-        there = self._calm(4)
+        there = self._wait_until_settled(4)
         old = self._names()
         self._patch({"capacity": usual["capacity"], "targetUtilisation": MANY_PERCENT})
         gone(self, old, 600)
-        back = self._calm(4)
+        back = self._wait_until_settled(4)
         self._patch({"rollout": usual["rollout"]})
         return f"{there}; back: {back}"
 
@@ -142,13 +142,13 @@ class FairleadFleet:
         pods = self._names()[:2]
         refused = evict(self._kube, NAMESPACE, pods)
         gone(self, pods)
-        return f"the PodDisruptionBudget refused {refused} times; {self._calm(4)}"
+        return f"the PodDisruptionBudget refused {refused} times; {self._wait_until_settled(4)}"
 
     def _delete(self) -> str:
         pods = self._names()[:2]
         self._release.kubectl("delete", "pod", *pods, "--wait=false")
         gone(self, pods)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _kill_operator(self) -> str:
         """A LinkOperation drains a pod. While its agents move, all operators are killed; the kubelet restarts them."""
@@ -168,7 +168,7 @@ class FairleadFleet:
         release.kubectl("wait", "--for=condition=Complete", "linkoperation/drain", "--timeout=300s", timeout=310)
         gone(self, [pod])
         left = sum(link.backend.startswith(f"{address}:") for link in links(HOST, killed))
-        return f"killed when {left} links of the pod were left to move; {self._calm(4)}"
+        return f"killed when {left} links of the pod were left to move; {self._wait_until_settled(4)}"
 
     def _canary(self) -> str:
         """A template with a mistake: new pods refuse agents, because they expect another host name. The operator finds
@@ -179,21 +179,22 @@ class FairleadFleet:
         self._patch({"pod": {"env": [{"name": "FAIRLEAD_ALLOWED_HOSTS", "value": hosts}]}})
 
         took = release.until("a canary that has failed", lambda: self._verdict("False"), 300)
-        said = self._verdict("False")
-        settled = self._calm(4)
+        verdict = self._verdict("False")
+        settled = self._wait_until_settled(4)
         assert set(self._names()) == old, "an old pod was replaced"
         self._patch({"pod": {"env": None}})  # as its author would
-        return f"failed {took:.0f} s after the change, {said}; {settled}; template taken back, {self._calm(4)}"
+        after = self._wait_until_settled(4)
+        return f"failed {took:.0f} s after the change, {verdict}; {settled}; template taken back, {after}"
 
     def _good_canary(self) -> str:
         """A template without a mistake: it replaces all pods once the canary has served as well as they do."""
         old = self._names()
         self._patch({"pod": {"env": [{"name": "TRIAL_TEMPLATE", "value": "2"}]}})
         took = self._release.until("a canary that has succeeded", lambda: self._verdict("True"), 420)
-        said = self._verdict("True")
+        verdict = self._verdict("True")
         assert not set(old) - set(self._names()), "an old pod went before the canary had succeeded"
         gone(self, old)
-        return f"accepted {took:.0f} s after the change, {said}; {self._calm(4)}"
+        return f"accepted {took:.0f} s after the change, {verdict}; {self._wait_until_settled(4)}"
 
     def _verdict(self, status: str) -> str:
         """Reason and message of CanarySucceeded while it has this status; "" otherwise."""
@@ -207,7 +208,7 @@ class FairleadFleet:
 
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)
-        return self._calm(1, 420)
+        return self._wait_until_settled(1, 420)
 
     def _aim(self, percent: int) -> None:
         self._patch({"targetUtilisation": percent})
@@ -216,8 +217,8 @@ class FairleadFleet:
         patch = json.dumps({"spec": spec})
         self._release.kubectl("patch", "linkgateway", RELEASE, "--type=merge", f"--patch={patch}")
 
-    def _calm(self, pods: int, timeout: float = 300.0) -> str:
-        return calm(self, self._agents, pods, timeout)
+    def _wait_until_settled(self, pods: int, timeout: float = 300.0) -> str:
+        return wait_until_settled(self, self._agents, pods, timeout)
 
     def _names(self) -> list[str]:
         return [name(pod) for pod in self.pods()]

@@ -1,4 +1,4 @@
-"""What both fleets of the trial have: pods, chapters, and the wait until all is calm again.
+"""What both fleets of the trial have: pods, chapters, and the wait until all has settled again.
 
 `fairlead_fleet` and `plain_fleet` say how each is installed and what happens to it in each chapter; `run` plays them.
 """
@@ -15,11 +15,11 @@ from typing import Any, Protocol
 from e2e.release import is_ready
 from support.kube import Kube, KubeError
 
-CALM = 11.0
+SETTLED_SECONDS = 11.0
 """Seconds for which nothing must change: longer than a pass of the operator."""
 LOOK = 2.0
 """Seconds between two looks: each costs some tenths of a second of a core."""
-CALM_TIMEOUT = 300.0
+SETTLE_TIMEOUT = 300.0
 EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
 VALKEY = Path(__file__).parent / "valkey.yaml"
 """A Valkey of its own, for a fleet that brings none. VERSION is that of the images."""
@@ -33,7 +33,7 @@ class Chapter:
 
     name: str
     play: Callable[[], str]
-    """Makes it happen, waits until all is calm, and returns what the reader of the table should know."""
+    """Makes it happen, waits until all has settled, and returns what the reader of the table should know."""
 
 
 class Fleet(Protocol):
@@ -67,12 +67,12 @@ class Fleet(Protocol):
         """Whether nothing is under way."""
 
     def restore(self) -> str:
-        """After a chapter that failed: take its fault back and wait until all is calm. Returns what came of it."""
+        """After a chapter that failed: take its fault back and wait until all has settled. Returns what came of it."""
 
     def end(self) -> None: ...
 
 
-def calm(fleet: Fleet, agents: int, pods: int, timeout: float = CALM_TIMEOUT) -> str:
+def wait_until_settled(fleet: Fleet, agents: int, pods: int, timeout: float = SETTLE_TIMEOUT) -> str:
     """Wait until so many pods are ready and no other is there, all agents have links, and nothing is under way, for
     some seconds. Says how long it took; a fleet that does not get there is a result as well."""
     began = time.monotonic()
@@ -87,10 +87,10 @@ def calm(fleet: Fleet, agents: int, pods: int, timeout: float = CALM_TIMEOUT) ->
         except (KubeError, KeyError, OSError, ValueError) as e:
             good, seen = False, str(e)
         since = (since or now) if good else None
-        if since is not None and now - since >= CALM:
-            return f"calm after {since - began:.0f} s"
+        if since is not None and now - since >= SETTLED_SECONDS:
+            return f"settled after {since - began:.0f} s"
         time.sleep(LOOK)
-    return f"not calm within {timeout:.0f} s: {seen}"
+    return f"not settled within {timeout:.0f} s: {seen}"
 
 
 def evict(kube: Kube, namespace: str, pods: list[str], timeout: float = 240.0) -> int:

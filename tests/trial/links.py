@@ -14,7 +14,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class RecordedLink:
     """One upgraded connection. Times are seconds since the epoch."""
 
     agent: str
@@ -24,7 +24,7 @@ class Link:
     ended: float
 
 
-def read_links(lines: Iterable[str], host: str, since: float) -> list[Link]:
+def read_links(lines: Iterable[str], host: str, since: float) -> list[RecordedLink]:
     """Those of one host, in the order of their beginnings. The agent's name is the end of the request's path or query:
     `…/NAME` or `…=NAME`."""
     found = []
@@ -39,7 +39,9 @@ def read_links(lines: Iterable[str], host: str, since: float) -> list[Link]:
         if began < since:
             continue
         agent = entry["RequestPath"].replace("=", "/").rpartition("/")[2]
-        found.append(Link(agent, entry["ServiceAddr"].rpartition(":")[0], began, began + entry["Duration"] / 1e9))
+        found.append(
+            RecordedLink(agent, entry["ServiceAddr"].rpartition(":")[0], began, began + entry["Duration"] / 1e9)
+        )
     return sorted(found, key=lambda link: link.began)
 
 
@@ -60,12 +62,12 @@ def seconds_above(most: int, moments: Iterable[float], since: float, until: floa
     return sum(count > most for count in counts.values())
 
 
-def moves(links: Sequence[Link], since: float, until: float) -> Counter[str]:
+def moves(links: Sequence[RecordedLink], since: float, until: float) -> Counter[str]:
     """How many links of each agent ended."""
     return Counter(link.agent for link in links if since <= link.ended < until)
 
 
-def longest_without(links: Sequence[Link], since: float, until: float) -> float:
+def longest_without(links: Sequence[RecordedLink], since: float, until: float) -> float:
     """Seconds: the longest time in which an agent had no link at all, of times that began in the given one. Links must
     be in the order of their beginnings. An agent that never came back has none after its last."""
     covered: dict[str, float] = {}
@@ -78,7 +80,7 @@ def longest_without(links: Sequence[Link], since: float, until: float) -> float:
     return longest
 
 
-def spread(links: Sequence[Link], pods: Sequence[str], at: float) -> dict[str, int]:
+def spread(links: Sequence[RecordedLink], pods: Sequence[str], at: float) -> dict[str, int]:
     """The links that each of the pods had at a moment; pods are named by their addresses."""
     counts = Counter(link.backend for link in links if link.began <= at < link.ended)
     return {pod: counts[pod] for pod in pods}

@@ -75,7 +75,7 @@ class OlderFleet(FairleadFleet):
         change()
         gone(self, old, REPLACED_TIMEOUT)
         self._assert_tag(tag)
-        return f"{self._verdict('True')}; {self._calm(4)}"
+        return f"{self._verdict('True')}; {self._wait_until_settled(4)}"
 
     def _assert_tag(self, tag: str) -> None:
         """Of all gateways and operators."""

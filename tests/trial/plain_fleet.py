@@ -16,7 +16,7 @@ from fairlead.version import __version__
 from e2e.release import is_ready, name
 from support.kube import Kube, KubeError
 from trial.external_metric import API_SERVICE, GROUP, ExternalMetric
-from trial.fleet import GROWTH, VALKEY, Chapter, calm, evict, gone
+from trial.fleet import GROWTH, VALKEY, Chapter, evict, gone, wait_until_settled
 
 HERE = Path(__file__).parent
 HOST = "plain.fairlead.test"
@@ -74,7 +74,7 @@ class PlainFleet:
 
     def restore(self) -> str:
         self._kubectl("set", "env", "deployment/plain", "AGENTS_HOST-")
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def end(self) -> None:
         self._kube.kubectl("delete", "apiservice", API_SERVICE, "--ignore-not-found")
@@ -99,7 +99,7 @@ class PlainFleet:
         old = self._names()
         self._kubectl("rollout", "restart", "deployment/plain")
         gone(self, old)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _roll_badly(self) -> str:
         """A template with a mistake: new pods refuse agents. Nothing finds it out; the rollout is undone a minute after
@@ -111,25 +111,25 @@ class PlainFleet:
         time.sleep(60)
         self._kubectl("rollout", "undo", "deployment/plain")
         gone(self, bad)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _evict(self) -> str:
         pods = self._fullest(2)
         evict(self._kube, NAMESPACE, pods)
         gone(self, pods)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _delete(self) -> str:
         pods = self._fullest(2)
         self._kubectl("delete", "pod", *pods, "--wait=false")
         gone(self, pods)
-        return self._calm(4)
+        return self._wait_until_settled(4)
 
     def _aim(self, share: float, pods: int) -> str:
         path = "/spec/metrics/0/external/target/averageValue"
         patch = json.dumps([{"op": "replace", "path": path, "value": self._target(share)}])
         self._kubectl("patch", "hpa", "plain", "--type=json", f"--patch={patch}")
-        return self._calm(pods)
+        return self._wait_until_settled(pods)
 
     def _target(self, share: float) -> str:
         return str(int(share * self._agents))
@@ -161,8 +161,8 @@ class PlainFleet:
             pass
         return self._counted
 
-    def _calm(self, pods: int) -> str:
-        return calm(self, self._agents, pods)
+    def _wait_until_settled(self, pods: int) -> str:
+        return wait_until_settled(self, self._agents, pods)
 
     def _names(self) -> list[str]:
         return [name(pod) for pod in self.pods()]

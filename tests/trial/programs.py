@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from support.kube import INGRESS, behind
-from trial.traffic import END, Heard, Pace, read
+from trial.traffic import END, CallerLog, Pace, read
 
 PROCESSES = 2
 """That have the agents of a fleet."""
@@ -22,8 +22,8 @@ class AgentPrograms:
     """The processes with the agents of one fleet."""
 
     def __init__(self, host: str, kind: str, agents: int, folder: Path, environment: Mapping[str, str]) -> None:
-        self.book = folder / f"{kind}.book"
-        self.book.touch()
+        self.executions = folder / f"{kind}.book"
+        self.executions.touch()
         share = agents // PROCESSES
         self._processes = []
         for number in range(PROCESSES):
@@ -31,7 +31,7 @@ class AgentPrograms:
             count = share if number < PROCESSES - 1 else agents - first
             argv = [
                 sys.executable, "-m", "trial.agents", kind, f"ws://{host}:{PORT}", str(first), str(count),
-                str(RATE / PROCESSES), str(self.book),
+                str(RATE / PROCESSES), str(self.executions),
             ]  # fmt: skip
             with (folder / f"{kind}-{number}.log").open("wb") as log:
                 started = subprocess.Popen(
@@ -54,7 +54,7 @@ class AgentPrograms:
     def runs(self) -> Mapping[str, int]:
         """How often each command was begun."""
         counts: dict[str, int] = {}
-        for key in self.book.read_text().split("\n")[:-1]:
+        for key in self.executions.read_text().split("\n")[:-1]:
             counts[key] = counts.get(key, 0) + 1
         return counts
 
@@ -88,9 +88,9 @@ class CallerProgram:
             self._process.kill()
             self._process.wait()
 
-    def heard(self) -> Heard:
+    def caller_log(self) -> CallerLog:
         """Until now."""
         if not self.file.exists():
-            return Heard()
+            return CallerLog()
         with self.file.open() as lines:
             return read(lines)

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 from trial.calls import LOST, Call, judge, longest_silence
-from trial.cpu import Usage, shares
-from trial.links import Link, longest_without, most_within, moves, seconds_above, skew, spread
-from trial.traffic import Heard
+from trial.cpu import CpuUsage, shares
+from trial.links import RecordedLink, longest_without, most_within, moves, seconds_above, skew, spread
+from trial.traffic import CallerLog
 
 LOST_SHOWN = 20
 
 HEAD = (
-    "chapter", "took", "commands", "lost", "twice", "told an error", "not sent", "links ended in 1 s / in 10 s",
+    "chapter", "took", "commands", "lost", "twice", "error returned", "not sent", "links ended in 1 s / in 10 s",
     "seconds above the budget", "longest without a link", "longest silence of a probed agent",
     "wait for the first line, median / p99 / longest", "moves per agent, mean / most", "max/mean of links afterwards",
     "cores idle", "callers late",
@@ -38,7 +38,7 @@ class Played:
 
 
 @dataclass(slots=True)
-class Result:
+class FleetResult:
     """All that was recorded of one fleet."""
 
     fleet: str
@@ -46,20 +46,20 @@ class Result:
     budget: int
     """Moves in a second, at most; 0 for none."""
     played: list[Played] = field(default_factory=list)
-    heard: Heard = field(default_factory=Heard)
+    caller_log: CallerLog = field(default_factory=CallerLog)
     runs: Mapping[str, int] = field(default_factory=dict)
-    links: list[Link] = field(default_factory=list)
-    usages: list[Usage] = field(default_factory=list)
+    links: list[RecordedLink] = field(default_factory=list)
+    usages: list[CpuUsage] = field(default_factory=list)
 
     def rows(self) -> list[list[str]]:
         return [self._row(chapter) for chapter in self.played]
 
     def lost(self) -> list[Call]:
-        return [call for call in self.heard.calls if call.outcome == LOST]
+        return [call for call in self.caller_log.calls if call.outcome == LOST]
 
     def faults(self) -> int:
         """Commands that were lost, or that ran twice."""
-        verdict = judge(self.heard.calls, self.runs, 0, inf)
+        verdict = judge(self.caller_log.calls, self.runs, 0, inf)
         return verdict.lost + verdict.twice
 
     def notes(self) -> list[str]:
@@ -70,7 +70,7 @@ class Result:
         if chapter.note:
             yield chapter.note
         failures = Counter[str]()
-        for second in self.heard.seconds:
+        for second in self.caller_log.seconds:
             if chapter.began <= second.at < chapter.ended:
                 failures.update(second.failures)
         if failures:
@@ -81,13 +81,13 @@ class Result:
 
     def _row(self, chapter: Played) -> list[str]:
         since, until = chapter.began, chapter.ended
-        verdict = judge(self.heard.calls, self.runs, since, until)
+        verdict = judge(self.caller_log.calls, self.runs, since, until)
         moved = moves(self.links, since, until)
         ended = [link.ended for link in self.links]
         failed = ", ".join(f"{count} {code}" for code, count in sorted(verdict.failed.items())) or "0"
         # A moment before the end: the next chapter begins there.
         counts = spread(self.links, chapter.pods, until - 0.5)
-        late = max((second.lag for second in self.heard.seconds if since <= second.at < until), default=0.0)
+        late = max((second.lag for second in self.caller_log.seconds if since <= second.at < until), default=0.0)
         return [
             chapter.name,
             f"{until - since:.0f} s",
@@ -99,7 +99,7 @@ class Result:
             f"{most_within(1, ended, since, until)} / {most_within(10, ended, since, until)}",
             str(seconds_above(self.budget, ended, since, until)) if self.budget else "–",
             f"{longest_without(self.links, since, until):.2f} s",
-            f"{longest_silence(self.heard.probes, since, until):.2f} s",
+            f"{longest_silence(self.caller_log.probes, since, until):.2f} s",
             f"{verdict.median_wait:.2f} / {verdict.p99_wait:.2f} / {verdict.longest_wait:.2f} s",
             f"{sum(moved.values()) / self.agents:.2f} / {max(moved.values(), default=0)}",
             f"{skew(counts):.2f} ({'/'.join(str(n) for n in sorted(counts.values(), reverse=True))})"
@@ -112,12 +112,12 @@ class Result:
     def rate(self) -> float:
         """Commands a second, of all chapters."""
         seconds = sum(one.ended - one.began for one in self.played)
-        return len(self.heard.calls) / seconds if seconds else 0.0
+        return len(self.caller_log.calls) / seconds if seconds else 0.0
 
     def idle_share(self) -> float:
         """Share of the time in which an agent runs no command: an agent's mean."""
         seconds = sum(one.ended - one.began for one in self.played)
-        busy = sum(call.heard - call.first for call in self.heard.calls if call.first)
+        busy = sum(call.last_line_at - call.first for call in self.caller_log.calls if call.first)
         return 1 - busy / (self.agents * seconds) if seconds else 1.0
 
 
@@ -126,7 +126,7 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def table_of(result: Result) -> str:
+def table_of(result: FleetResult) -> str:
     lines = [
         f"### {result.fleet}",
         "",
@@ -143,10 +143,11 @@ def table_of(result: Result) -> str:
 
 def _trace(call: Call) -> str:
     """The last that is known of a lost command. Times are seconds after the post."""
-    first, heard, failed, ended = (
-        f"{at - call.posted:.1f} s" if at else "never" for at in (call.first, call.heard, call.failed, call.ended)
+    first, last_line_at, failed, ended = (
+        f"{at - call.posted:.1f} s" if at else "never"
+        for at in (call.first, call.last_line_at, call.failed, call.ended)
     )
     return (
-        f"`{call.key}` ({call.id or 'no id'}), {call.lines} lines, first {first}, last word {heard}, attempts failed "
-        f"from {failed} on ({call.failure}), given up {ended}; its record: `{call.record}`"
+        f"`{call.key}` ({call.id or 'no id'}), {call.lines} lines, first {first}, last line {last_line_at}, "
+        f"attempts failed from {failed} on ({call.failure}), given up {ended}; its record: `{call.record}`"
     )

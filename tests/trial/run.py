@@ -32,12 +32,12 @@ from support.kube import INGRESS, Kube, KubeError, find
 from trial import external_metric, fairlead_fleet, plain_fleet
 from trial.cpu import CpuWatch
 from trial.fairlead_fleet import FairleadFleet
-from trial.fleet import GROWTH, Chapter, Fleet, calm
-from trial.links import Link, read_links
+from trial.fleet import GROWTH, Chapter, Fleet, wait_until_settled
+from trial.links import RecordedLink, read_links
 from trial.older_fleet import OlderFleet, OlderImages
 from trial.plain_fleet import PlainFleet
 from trial.programs import AgentPrograms, CallerProgram
-from trial.report import AFTERWARDS, BEFORE, Played, Result, table_of
+from trial.report import AFTERWARDS, BEFORE, FleetResult, Played, table_of
 from trial.traffic import Pace
 
 LINKED_TIMEOUT = 300.0
@@ -51,9 +51,9 @@ def print_progress(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')}  {text}", file=sys.stderr, flush=True)
 
 
-def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[str], bool]) -> Result:
+def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[str], bool]) -> FleetResult:
     """All wanted chapters of one fleet, and what was recorded."""
-    result = Result(fleet.name, agents, fleet.budget)
+    result = FleetResult(fleet.name, agents, fleet.budget)
     began = time.time()
     cpu = CpuWatch()
     fleet.install()
@@ -62,7 +62,7 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[s
     callers = None
     cpu.start()
     try:
-        print_progress(f"{agents} agents: {calm(fleet, agents, 1, LINKED_TIMEOUT)}")
+        print_progress(f"{agents} agents: {wait_until_settled(fleet, agents, 1, LINKED_TIMEOUT)}")
         callers = CallerProgram(kind, fleet.url, agents, folder, fleet.caller_environment(), Pace())
         time.sleep(20)  # until the commands are spread over their time
         result.played.append(Played(BEFORE, began, time.time(), [], ""))
@@ -81,7 +81,7 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, wanted: Callable[[s
         since = time.time()
         if callers is not None:
             callers.finish()
-            result.heard = callers.heard()
+            result.caller_log = callers.caller_log()
         result.played.append(Played(AFTERWARDS, since, time.time(), [], ""))
         programs.end()
         cpu.stop()
@@ -114,7 +114,7 @@ def _play(fleet: Fleet, chapter: Chapter) -> Played:
     return Played(chapter.name, since, time.time(), ready, note)
 
 
-def logged(host: str, since: float) -> list[Link]:
+def logged(host: str, since: float) -> list[RecordedLink]:
     """The links in the log of the Ingress, when it has all of them."""
     before = -1
     deadline = time.monotonic() + LOGGED_TIMEOUT
@@ -127,7 +127,7 @@ def logged(host: str, since: float) -> list[Link]:
         time.sleep(3)
 
 
-def keep(result: Result, kind: str, folder: Path) -> None:
+def keep(result: FleetResult, kind: str, folder: Path) -> None:
     """The raw material, beside what agents and callers wrote."""
     for name, made in (("chapters", result.played), ("links", result.links), ("processors", result.usages)):
         (folder / f"{kind}-{name}.json").write_text(json.dumps([asdict(one) for one in made], indent=1))
@@ -193,7 +193,7 @@ def main() -> int:
     }
     # A trial that was killed leaves it behind, and the namespaces that it was for cannot end then.
     kube.kubectl("delete", "apiservice", external_metric.API_SERVICE, "--ignore-not-found")
-    results: dict[str, Result] = {}
+    results: dict[str, FleetResult] = {}
     for kind, (namespace, make) in fleets.items():
         if options.only in (None, kind):
             with kube.namespace(namespace):

@@ -26,7 +26,7 @@ from support.interop.older_version import HistoryMissing
 from trial.agents import name
 from trial.api import FairleadApi, Limits
 from trial.calls import LOST, NOT_SENT, OK, Call, Probe, judge, longest_silence, text
-from trial.links import Link, longest_without, most_within, moves, read_links, seconds_above, skew, spread
+from trial.links import RecordedLink, longest_without, most_within, moves, read_links, seconds_above, skew, spread
 from trial.older_fleet import OlderImages
 from trial.programs import CallerProgram
 from trial.traffic import Pace
@@ -56,22 +56,22 @@ def test_links_are_the_upgraded_connections_of_the_host_in_the_order_of_their_be
     ]
     midnight = 1767225600.0
     first, second = read_links(lines, "h", midnight)
-    assert first == Link("agent-0", "10.0.0.1", midnight + 5, midnight + 7.5)
+    assert first == RecordedLink("agent-0", "10.0.0.1", midnight + 5, midnight + 7.5)
     assert (second.agent, second.backend) == ("agent-1", "10.0.0.2")
     assert second.ended == pytest.approx(midnight + 10.123456)
 
 
 def test_links_that_overlap_leave_no_time_without_one() -> None:
-    kept = [Link("a", "1", 0, 10), Link("a", "2", 9, 30), Link("b", "1", 0, 30)]
+    kept = [RecordedLink("a", "1", 0, 10), RecordedLink("a", "2", 9, 30), RecordedLink("b", "1", 0, 30)]
     assert longest_without(kept, 0, 30) == 0
-    broken = [Link("a", "1", 0, 10), Link("b", "1", 0, 30), Link("a", "2", 12.5, 30)]
+    broken = [RecordedLink("a", "1", 0, 10), RecordedLink("b", "1", 0, 30), RecordedLink("a", "2", 12.5, 30)]
     assert longest_without(broken, 0, 30) == 2.5
     assert longest_without(broken, 11, 30) == 0, "it began before"
     assert moves(broken, 5, 15) == {"a": 1}
 
 
 def test_closes_in_a_second_are_counted_over_all_pods_and_any_second() -> None:
-    links = [Link(str(n), str(n % 2), 0, ended) for n, ended in enumerate((1.0, 1.6, 1.9, 2.1, 4.0))]
+    links = [RecordedLink(str(n), str(n % 2), 0, ended) for n, ended in enumerate((1.0, 1.6, 1.9, 2.1, 4.0))]
     ended = [link.ended for link in links]
     assert most_within(1, ended, 0, 10) == 3
     assert most_within(1, ended, 2, 10) == 1
@@ -81,7 +81,12 @@ def test_closes_in_a_second_are_counted_over_all_pods_and_any_second() -> None:
 
 
 def test_spread_counts_empty_pods() -> None:
-    links = [Link("a", "1", 0, 10), Link("b", "1", 0, 10), Link("c", "2", 0, 10), Link("d", "2", 0, 4)]
+    links = [
+        RecordedLink("a", "1", 0, 10),
+        RecordedLink("b", "1", 0, 10),
+        RecordedLink("c", "2", 0, 10),
+        RecordedLink("d", "2", 0, 4),
+    ]
     counts = spread(links, ["1", "2", "3"], 5)
     assert counts == {"1": 2, "2": 1, "3": 0}
     assert skew(counts) == 2.0
@@ -130,9 +135,9 @@ def test_silence_is_between_two_answers_of_one_agent() -> None:
 
 
 @contextmanager
-def agents(kind: str, url: str, book: Path) -> Iterator[None]:
+def agents(kind: str, url: str, executions: Path) -> Iterator[None]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "trial.agents", kind, url, "0", str(AGENTS), "100", str(book)],
+        [sys.executable, "-m", "trial.agents", kind, url, "0", str(AGENTS), "100", str(executions)],
         env={**os.environ, "FAIRLEAD_AGENT_TOKEN": "development-agent-token"},
     )
     try:
@@ -149,8 +154,10 @@ async def commands(kind: str, url: str, folder: Path) -> None:
     callers = CallerProgram(kind, url, AGENTS, folder, environment, Pace(lines=3, pause=0.05, between=0.1))
 
     def enough() -> bool:
-        heard = callers.heard()
-        return sum(call.outcome == OK for call in heard.calls) > 5 * AGENTS and any(p.answered for p in heard.probes)
+        caller_log = callers.caller_log()
+        return sum(call.outcome == OK for call in caller_log.calls) > 5 * AGENTS and any(
+            p.answered for p in caller_log.probes
+        )
 
     try:
         async with asyncio.timeout(120):
@@ -159,12 +166,12 @@ async def commands(kind: str, url: str, folder: Path) -> None:
                 await asyncio.sleep(0.1)
     finally:
         await asyncio.to_thread(callers.finish)
-    heard = callers.heard()
-    late = [call for call in heard.calls if call.outcome == OK]
+    caller_log = callers.caller_log()
+    late = [call for call in caller_log.calls if call.outcome == OK]
     assert all(call.lines == 3 for call in late)
-    assert heard.seconds
+    assert caller_log.seconds
     keys = (folder / "book").read_text().split()
-    assert sorted(keys) == sorted({call.key for call in heard.calls if call.lines})
+    assert sorted(keys) == sorted({call.key for call in caller_log.calls if call.lines})
     assert {call.agent for call in late} == {name(n) for n in range(AGENTS)}
 
 

@@ -51,7 +51,7 @@ class Pace:
     """At most, between two commands of an agent: two thirds of the agents are inside one at any moment."""
 
 
-class Api(Protocol):
+class CommandApi(Protocol):
     """A fleet as its callers see it. Nothing is raised but by cancellation."""
 
     failures: Counter[str]
@@ -77,7 +77,7 @@ class Second:
 
 
 @dataclass(slots=True)
-class Heard:
+class CallerLog:
     """All that callers wrote down."""
 
     calls: list[Call] = field(default_factory=list)
@@ -85,23 +85,23 @@ class Heard:
     seconds: list[Second] = field(default_factory=list)
 
 
-def read(lines: Iterable[str]) -> Heard:
+def read(lines: Iterable[str]) -> CallerLog:
     """What is in FILE. Its last line may be half written."""
-    heard = Heard()
+    caller_log = CallerLog()
     for line in lines:
         if line.endswith("\n"):
             kind, values = json.loads(line)
             if kind == "call":
-                heard.calls.append(Call(**values))
+                caller_log.calls.append(Call(**values))
             elif kind == "probe":
-                heard.probes.append(Probe(**values))
+                caller_log.probes.append(Probe(**values))
             else:
-                heard.seconds.append(Second(**values))
-    return heard
+                caller_log.seconds.append(Second(**values))
+    return caller_log
 
 
-class Traffic:
-    def __init__(self, api: Api, agents: Sequence[str], seed: int, pace: Pace, sink: IO[str]) -> None:
+class CallerTraffic:
+    def __init__(self, api: CommandApi, agents: Sequence[str], seed: int, pace: Pace, sink: IO[str]) -> None:
         self._api = api
         self._agents = agents
         self._rng = random.Random(seed)
@@ -173,7 +173,7 @@ class Traffic:
     async def _watch(self) -> None:
         """Each second: how late this loop is, and what callers met."""
         loop = asyncio.get_running_loop()
-        worst, told = 0.0, Counter[str]()
+        worst, reported = 0.0, Counter[str]()
         while True:
             since = time.time()
             while time.time() < since + 1:
@@ -181,9 +181,9 @@ class Traffic:
                 await asyncio.sleep(LAG)
                 worst = max(worst, loop.time() - due)
             failures = Counter(self._api.failures)
-            self._write("second", Second(time.time(), worst, dict(failures - told), len(self._open)))
+            self._write("second", Second(time.time(), worst, dict(failures - reported), len(self._open)))
             self._sink.flush()
-            worst, told = 0.0, failures
+            worst, reported = 0.0, failures
 
     async def _sleep(self, seconds: float) -> None:
         try:
@@ -193,9 +193,9 @@ class Traffic:
 
 
 async def main(kind: str, url: str, count: int, path: str, pace: Pace) -> None:
-    api: Api = PlainApi(url) if kind == "plain" else FairleadApi(url, os.environ["FAIRLEAD_PLATFORM_TOKEN"])
+    api: CommandApi = PlainApi(url) if kind == "plain" else FairleadApi(url, os.environ["FAIRLEAD_PLATFORM_TOKEN"])
     with open(path, "w") as sink:
-        traffic = Traffic(api, [name(number) for number in range(count)], 1, pace, sink)
+        traffic = CallerTraffic(api, [name(number) for number in range(count)], 1, pace, sink)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, traffic.stop)
         await traffic.run()

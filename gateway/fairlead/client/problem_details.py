@@ -57,7 +57,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
 }
 
 
-class _Problem(msgspec.Struct):
+class _ProblemBody(msgspec.Struct):
     title: str = ""
     code: str = ""
     detail: str = ""
@@ -72,10 +72,10 @@ def error_class(code: str, otherwise: type[FairleadError]) -> type[FairleadError
 def error_of_answer(address: str, status: int, body: bytes) -> FairleadError:
     """The error that an answer reports. Its details have the status, the code and the field."""
     try:
-        document = msgspec.json.decode(body, type=_Problem)
+        document = msgspec.json.decode(body, type=_ProblemBody)
     except msgspec.MsgspecError:  # not the gateway's: something in front of it
         temporary = status in (429, 502, 503, 504)
-        document = _Problem(detail=f"{address} answered HTTP {status}", temporary=temporary)
+        document = _ProblemBody(detail=f"{address} answered HTTP {status}", temporary=temporary)
     if document.temporary:
         otherwise: type[FairleadError] = Unavailable
     elif status in (401, 403):

@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
+import msgspec
 from redis.exceptions import RedisError, ResponseError
 
 from fairlead.errors import BusUnavailable
@@ -31,8 +31,7 @@ ENTRIES = 256
 START = "0-0"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     id: str
     fields: dict[bytes, bytes]
 
@@ -147,7 +146,7 @@ class BlockingReader:
             return
         newest = text(facts[facts.index(b"last-generated-id") + 1])
         if _order(newest) < _order(self.last_id):
-            logger.warning("%s has begun anew (at %s, we were at %s)", self._stream, newest, self.last_id)
+            logger.warning("%s has begun again (at %s, the reader was at %s)", self._stream, newest, self.last_id)
             self.last_id = START
 
 

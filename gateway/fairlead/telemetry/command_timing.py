@@ -8,8 +8,9 @@ decision depends on timestamps of another machine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from fairlead.telemetry.decaying_histogram import new_histogram, observe
 
@@ -18,8 +19,7 @@ STAGES: Final = ("deliver", "ack", "first_byte", "run", "store")
 end; and from the end until it is stored in Redis."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommandOrigin:
+class CommandOrigin(msgspec.Struct, frozen=True):
     """What the record of a command says about its origin. `began` is the API node's clock in ns, 0 if unknown."""
 
     method: str

@@ -78,7 +78,7 @@ class Simulation:
         return self.queue.waiting
 
     def run(self, progress: Callable[[int], None] = lambda second: None, every: int = 600) -> Simulation:
-        """Plays the rest. `progress` is told the second, after every so many."""
+        """Plays the rest. `progress` is called with the second, at regular intervals."""
         while self.now < self._scenario.seconds:
             self.step()
             if self.now % every == 0:
@@ -189,11 +189,11 @@ class Simulation:
         """What the Deployment does in this second. Returns the links that pods closed at once."""
         if now == self._scenario.rollout_at:
             self.deployment.roll_out()
-        told = self.deployment.reconcile(now, self._order.victims, by_links=self._policy.drains, step=self._order.step)
-        if self._policy.drains or not len(told):
+        ended = self.deployment.reconcile(now, self._order.victims, by_links=self._policy.drains, step=self._order.step)
+        if self._policy.drains or not len(ended):
             return 0
         closed = np.zeros(len(self.pods), np.int64)
-        closed[told] = self.pods.links[told]
+        closed[ended] = self.pods.links[ended]
         self.pods.links -= closed
         self._wait(now, closed)
         return int(closed.sum())

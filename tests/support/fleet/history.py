@@ -52,7 +52,7 @@ class FleetHistory(Links, Streams):
         ]
         for name, row, commands, exists in zip(names, rows, opened, exist, strict=True):
             assert await exists == self.model.agent(name).known
-            assert_row(await row, self.model.agent(name), told=True)
+            assert_row(await row, self.model.agent(name), reported=True)
             assert {text(command) for command in items(await commands)} == self.model.open_of(name)
         for n, id_ in enumerate(ids):
             model, command = self.model.commands[id_], await found[n]

@@ -81,7 +81,7 @@ class Links(Outcomes):
         self.repeatedly(again, call)
 
     @rule(
-        agent=agents, lease=leases, how=st.sampled_from(("label", "trouble", "moved", "seen lately", "absent", "lost"))
+        agent=agents, lease=leases, how=st.sampled_from(("label", "failure", "moved", "seen lately", "absent", "lost"))
     )
     def forget_or_note(self, agent: str, lease: str, how: str) -> None:
         """What happens to a row beside its claims."""
@@ -92,16 +92,16 @@ class Links(Outcomes):
             if row is not None:
                 row.labels = {"lease": lease}
             assert labels == (row.labels if row is not None else None)
-        elif how == "trouble":
-            valid, trouble = self.valid(False), f"trouble with {lease}"
+        elif how == "failure":
+            valid, failure = self.valid(False), f"trouble with {lease}"
             opened = self.world.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
             assert (opened is None) == (row is None)
-            settled = self.world.call(lambda: self.directory.remove_open(name, "other", trouble))
+            settled = self.world.call(lambda: self.directory.remove_open(name, "other", failure))
             assert settled == (row.lease if row is not None else "")
-            again = self.world.call(lambda: self.directory.remove_open(name, "other", "it is told once"))
+            again = self.world.call(lambda: self.directory.remove_open(name, "other", "it is reported once"))
             assert again == settled
             if row is not None:
-                row.trouble = trouble
+                row.last_failure = failure
         elif how == "moved":
             sid = row.sid if row is not None and lease == row.lease else f"another at {lease}"
             noted = self.world.call(lambda: self.directory.mark_moved(name, sid))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
+from msgspec.structs import replace
 
 from fairlead.fleet.command_record import CommandRecord, Delivery, Settled, StoredEnd
 from fairlead.fleet.commands import accepted as ack

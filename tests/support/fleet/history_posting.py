@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from msgspec.structs import replace
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
@@ -106,7 +105,7 @@ class Posting(Play):
             expected = self.model.dispatch(record.agent, command)
             if isinstance(expected, Agent):
                 assert isinstance(row, AgentRow)
-                assert_row(row, expected, told=False)
+                assert_row(row, expected, reported=False)
             else:
                 assert row == expected
 
@@ -198,7 +197,7 @@ class Posting(Play):
         self.repeatedly(again, call)
 
 
-def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
+def assert_row(row: AgentRow | None, expected: Agent, *, reported: bool) -> None:
     if not expected.known:
         assert row is None
         return
@@ -206,8 +205,8 @@ def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
     assert (row.lease, row.gen, row.boot, row.conn, row.sid, row.close, row.drained) == (
         expected.lease, expected.gen, expected.boot, expected.conn, expected.sid, expected.close, expected.drained,
     )  # fmt: skip
-    if told:
+    if reported:
         assert msgspec.json.decode(row.facts) == expected.facts
         assert msgspec.json.decode(row.labels) == expected.labels
         assert (row.close, row.unrecorded) == (expected.close, expected.unrecorded)
-        assert (row.reason, row.last_failure.partition(" ")[2]) == (expected.reason, expected.trouble)
+        assert (row.reason, row.last_failure.partition(" ")[2]) == (expected.reason, expected.last_failure)

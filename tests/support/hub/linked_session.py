@@ -46,7 +46,7 @@ class Wire:
 
 
 class SessionHandler:
-    """Stores nothing until it is told to."""
+    """Stores nothing until the test releases it."""
 
     def __init__(self, totals: Totals) -> None:
         self.message_counters = MessageCounters()
@@ -69,7 +69,7 @@ def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
     """A session whose hello has come and whose claim is under way."""
     session, wire = Session(GATEWAY, SessionHandler(totals), 1 << 18), Wire()
     session.on_open(wire)
-    say(session, wire, Hello(agent=name, boot="b", conn=1))
+    feed_message(session, wire, Hello(agent=name, boot="b", conn=1))
     session.agent = name
     return session, wire
 
@@ -81,5 +81,5 @@ def linked(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
     return session, wire
 
 
-def say(session: Session, wire: Wire, message: Message) -> None:
+def feed_message(session: Session, wire: Wire, message: Message) -> None:
     session.on_message(wire, AGENT.encode(message))

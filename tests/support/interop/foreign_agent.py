@@ -1,4 +1,4 @@
-"""The agent in another language, agent.mjs, as a process that tells what it does."""
+"""The agent in another language, agent.mjs, as a process that prints what it does."""
 
 from __future__ import annotations
 

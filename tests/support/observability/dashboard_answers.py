@@ -59,8 +59,8 @@ def answers(prometheus: Prometheus, dashboards: Iterable[Dashboard], idle: tuple
     for dashboard in dashboards:
         for panel in dashboard.panels:
             for query in panel.queries:
-                told = (prometheus.between(query.expr, *window) for window in (idle, busy))
-                yield PanelAnswer(dashboard, panel, query, *told)
+                values = (prometheus.between(query.expr, *window) for window in (idle, busy))
+                yield PanelAnswer(dashboard, panel, query, *values)
 
 
 def shown(found: list[Series]) -> str:

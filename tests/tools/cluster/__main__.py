@@ -41,7 +41,7 @@ def main() -> int:
     commands.add_parser("build", help="build the programs, unless they are built")
     commands.add_parser("up", help="build and start the cluster, unless it runs")
     commands.add_parser("down", help="end the cluster and remove its data")
-    commands.add_parser("status", help="tell what runs")
+    commands.add_parser("status", help="print what runs")
     commands.add_parser("packages", help="name the Debian packages that are missing, for apt-get")
     commands.add_parser("load", help="load images into the cluster").add_argument("archives", nargs="+", type=Path)
     image = commands.add_parser("image", help="build the images of the project")
@@ -68,12 +68,12 @@ def up() -> None:
         if shutil.which("kubectl") is None:
             raise ClusterError("KUBECONFIG names a cluster, but kubectl was not found", "install kubectl")
         run(["kubectl", f"--kubeconfig={foreign}", "get", "--raw", "/readyz"])
-        say(f"KUBECONFIG names a cluster that answers; it is used as it is: {foreign}")
+        print_progress(f"KUBECONFIG names a cluster that answers; it is used as it is: {foreign}")
         print(foreign)
         return
     if all(processes.alive(name) for name in PROGRAMS):
         same = _MADE_OF.exists() and _MADE_OF.read_text() == _fingerprint()
-        say("runs already" if same else "runs already, of another version; `make cluster-down` ends it")
+        print_progress("runs already" if same else "runs already, of another version; `make cluster-down` ends it")
         print(place.KUBECONFIG)
         return
     _may_run()
@@ -93,13 +93,13 @@ def up() -> None:
     _MADE_OF.write_text(_fingerprint())
     took = f"{time.monotonic() - began:.0f}"
     _SECONDS.write_text(took)
-    say(f"up in {took} s; Ingresses of the class `traefik` are served at {place.INGRESS}")
+    print_progress(f"up in {took} s; Ingresses of the class `traefik` are served at {place.INGRESS}")
     print(place.KUBECONFIG)
 
 
 def down() -> None:
     if _foreign() is not None:
-        say("KUBECONFIG names a cluster that was not started here; it is left alone")
+        print_progress("KUBECONFIG names a cluster that was not started here; it is left alone")
         return
     _is_root()
     began = time.monotonic()
@@ -111,7 +111,7 @@ def down() -> None:
     network.down()
     shutil.rmtree(place.RUN, ignore_errors=True)
     shutil.rmtree(place.SOCKETS, ignore_errors=True)
-    say(f"down in {time.monotonic() - began:.0f} s")
+    print_progress(f"down in {time.monotonic() - began:.0f} s")
 
 
 def load(archives: list[Path]) -> None:
@@ -132,7 +132,7 @@ def status() -> None:
         print(f"{name:<24} {'runs' if processes.alive(name) else '-'}")
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"cluster: {text}", file=sys.stderr, flush=True)
 
 
@@ -162,7 +162,7 @@ def _may_run() -> None:
     debian = place.VERSIONS["debian"]
     place.require(debian["programs"], _plugins(), later=debian["builders"])
     if builders := place.missing(debian["builders"]):
-        say(f"`make image` will need packages that are missing: apt-get install {' '.join(builders)}")
+        print_progress(f"`make image` will need packages that are missing: apt-get install {' '.join(builders)}")
 
 
 def _plugins() -> list[str]:

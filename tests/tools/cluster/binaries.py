@@ -27,7 +27,7 @@ ROUTES = "gateway-api"
 """Beside bin/: the kinds of the Gateway API, which Traefik's module brings in the version that it speaks."""
 PACKAGE = re.compile(r"[\w.~+-]+(/[\w.~+-]+)*")
 """A line of `go build -v`."""
-TELL = 15.0
+PROGRESS_SECONDS = 15.0
 """Seconds between two lines of a build that goes on."""
 GO = (1, 24)
 """The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
@@ -67,18 +67,18 @@ def _compile(target: Path) -> None:
         began = time.monotonic()
         print(f"cluster: go build {stage}", file=sys.stderr, flush=True)
         argv = ["go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", f"{target}/", stage]
-        if _run_telling(argv, began):
+        if _run_with_progress(argv, began):
             raise ClusterError(f"go build {stage} failed", "is the module proxy reachable? see `go env GOPROXY`")
         print(f"cluster: {stage} built in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
-def _run_telling(argv: list[str], began: float) -> int:
-    """Runs a build and tells every quarter of a minute how far it is; the exit code.
+def _run_with_progress(argv: list[str], began: float) -> int:
+    """Run a build and print its progress every quarter of a minute; returns the exit code.
 
     `go build -v` names each package that it compiles, thousands of them. What else it says is passed on. No timeout:
     how long the first build takes depends on the machine alone, and it goes on where it was stopped.
     """
-    compiled, told = 0, began
+    compiled, printed_at = 0, began
     environment = {**os.environ, "CGO_ENABLED": "0"}
     with subprocess.Popen(argv, cwd=place.SOURCE, env=environment, stderr=subprocess.PIPE, text=True) as build:
         assert build.stderr is not None
@@ -87,10 +87,10 @@ def _run_telling(argv: list[str], began: float) -> int:
                 compiled += 1
             elif not line.startswith("go: downloading"):
                 print(line, end="", file=sys.stderr, flush=True)
-            if time.monotonic() - told >= TELL:
-                told = time.monotonic()
+            if time.monotonic() - printed_at >= PROGRESS_SECONDS:
+                printed_at = time.monotonic()
                 words = f"{compiled} packages compiled" if compiled else "fetching modules"
-                print(f"cluster:   {words}, {told - began:.0f} s", file=sys.stderr, flush=True)
+                print(f"cluster:   {words}, {printed_at - began:.0f} s", file=sys.stderr, flush=True)
     return build.returncode
 
 

@@ -72,10 +72,10 @@ def build(targets: Sequence[str], source: Source) -> None:
         name, file = source.name(target), source.archive(target)
         builder.build(source, target, file)
         took, size = time.monotonic() - began, file.stat().st_size / 1e6
-        say(f"{name} in {took:.0f} s, {size:.0f} MB uncompressed: {file}")
+        print_progress(f"{name} in {took:.0f} s, {size:.0f} MB uncompressed: {file}")
         if processes.alive("containerd"):
             containers.load([file])
-            say(f"{name} loaded into the cluster")
+            print_progress(f"{name} loaded into the cluster")
 
 
 class Docker:
@@ -121,7 +121,7 @@ class Buildah:
                 run(["buildah", "pull", "--quiet", official], timeout=PULL_TIMEOUT)
                 return str(official)
             except ClusterError:
-                say(f"no registry gave {official}: making {debian} from Debian's packages")
+                print_progress(f"no registry gave {official}: making {debian} from Debian's packages")
         run(["buildah", "pull", "--quiet", f"docker-archive:{_debian_base(debian)}"], timeout=BUILD_TIMEOUT)
         return str(debian)
 
@@ -178,5 +178,5 @@ def _docker_answers() -> bool:
     )
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"image: {text}", file=sys.stderr, flush=True)

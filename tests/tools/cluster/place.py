@@ -66,8 +66,8 @@ def run(argv: Sequence[str | Path], *, timeout: float = 60.0, quiet: bool = Fals
     except subprocess.TimeoutExpired as e:
         raise ClusterError(f"{argv[0]} took longer than {timeout:.0f} s", f"try it by hand: {shown(argv)}") from e
     if done.returncode and not quiet:
-        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise ClusterError(f"{shown(argv)} failed with {done.returncode}: {said}", f"the logs stand in {LOG}")
+        output = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise ClusterError(f"{shown(argv)} failed with {done.returncode}: {output}", f"the logs stand in {LOG}")
     return done.stdout
 
 

@@ -66,8 +66,8 @@ def until(what: str, ready: Callable[[], bool], timeout: float, *needs: str) -> 
             if not alive(name):
                 raise ClusterError(f"{name} ended: {tail(name)}", f"read {place.LOG / name}.log")
         if time.monotonic() > deadline:
-            said = "".join(f"\n{name}: {tail(name)}" for name in needs)
-            raise ClusterError(f"{what} took longer than {timeout:.0f} s{said}", f"read the logs in {place.LOG}")
+            logs = "".join(f"\n{name}: {tail(name)}" for name in needs)
+            raise ClusterError(f"{what} took longer than {timeout:.0f} s{logs}", f"read the logs in {place.LOG}")
         time.sleep(POLL)
 
 

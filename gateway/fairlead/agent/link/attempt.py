@@ -105,11 +105,11 @@ class AttemptLog:
 def _detail(body: bytes) -> str:
     """A refusal's body in one line: the detail of a problem document (RFC 9457), or the beginning of the body."""
     try:
-        text = msgspec.json.decode(body, type=_Problem).detail
+        text = msgspec.json.decode(body, type=_RefusalBody).detail
     except (msgspec.MsgspecError, UnicodeDecodeError):
         text = body[:200].decode(errors="replace")
     return plain(" ".join(text.split()))[:300]
 
 
-class _Problem(msgspec.Struct):
+class _RefusalBody(msgspec.Struct):
     detail: str

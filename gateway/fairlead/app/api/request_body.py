@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Raw, Struct
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
+from fairlead.app.api.headers import find_header
 from fairlead.app.api.problems import BodyTooLarge, MalformedBody
 from fairlead.errors import InvalidRequest
 
@@ -30,20 +31,21 @@ async def read_body(request: Request, limit: int) -> bytes:
 
     Raises BodyTooLarge above `limit` bytes, before anything is read if the request has a Content-Length.
     """
-    parts: list[bytes] = []
-    size = 0
-    declared = request.headers.get("content-length", "")
+    declared = find_header(request, b"content-length") or ""
     if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
         raise BodyTooLarge(f"body of {declared} bytes exceeds the maximum of {limit}", limit=limit)
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise BodyTooLarge(f"the body exceeds the maximum of {limit} bytes", limit=limit)
-            parts.append(part)
-    except ClientDisconnect as e:
-        raise MalformedBody("the caller disconnected before the body was complete") from e
-    return b"".join(parts)
+    body = b""
+    more = True
+    while more:
+        # Not `request.stream()`, an asynchronous generator, which costs twice as much for a body in one message.
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise MalformedBody("the caller disconnected before the body was complete")
+        body += message.get("body", b"")
+        if len(body) > limit:
+            raise BodyTooLarge(f"the body exceeds the maximum of {limit} bytes", limit=limit)
+        more = message.get("more_body", False)
+    return body
 
 
 def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
+from fairlead.app.api.headers import find_header
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
@@ -69,7 +70,7 @@ class CommandRoutes:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
         command = check_command_id(request.path_params["command"])
         offset = whole_number(request, "from", 0, 1 << 53)
-        last = request.headers.get("last-event-id")
+        last = find_header(request, b"last-event-id")
         if last is not None:
             after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
             offset = offset if "from" in request.query_params else after
@@ -102,7 +103,7 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
         raise InvalidRequest(f"payload of {len(payload)} bytes exceeds the maximum of {PAYLOAD_LIMIT}", field="payload")
-    key = request.headers.get("idempotency-key", "")
+    key = find_header(request, b"idempotency-key") or ""
     if len(key) > KEY_LIMIT:
         raise InvalidRequest(
             f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
@@ -125,7 +126,7 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
         queue=queue,
         retry=body.retry,
         retain=body.retain,
-        traceparent=request.headers.get("traceparent", "")[:64],
+        traceparent=(find_header(request, b"traceparent") or "")[:64],
         key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
         body_digest=body_digest,
     )

@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from fairlead.app.api import schemas
+from fairlead.app.api.headers import find_header
 from fairlead.app.api.operations import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
@@ -79,7 +80,7 @@ EVENTS = Format(SSE, _start(SSE), b":\n\n", events=True)
 
 def wanted(request: Request) -> Format | None:
     """The format of the stream that the caller accepts, None when it asked for none."""
-    accept = request.headers.get("accept", "")
+    accept = find_header(request, b"accept") or ""
     if SSE in accept:
         return EVENTS
     return LINES if NDJSON in accept else None
@@ -88,7 +89,7 @@ def wanted(request: Request) -> Format | None:
 def opening(request: Request) -> float:
     """The loop time at which the answer to a post whose body has just been read may begin (see OPENING), or
     0 for at once."""
-    return asyncio.get_running_loop().time() + OPENING if "content-length" in request.headers else 0.0
+    return asyncio.get_running_loop().time() + OPENING if find_header(request, b"content-length") else 0.0
 
 
 class ResultStream:

@@ -24,11 +24,11 @@ _output_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Output format: as the program wrote it, or a JSON object a line, as in the API's stream.",
+    help="Output format: as the program wrote it, or one JSON object per line, as in the API's stream.",
 )
 
 
-class _Terms(TypedDict):
+class _ExecTerms(TypedDict):
     deadline: float
     queue: float | None
     lane: Literal["interactive", "bulk"]
@@ -85,7 +85,7 @@ def exec_(
         raise click.UsageError("no program given: expected fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
     payload = {"argv": argv, "env": parse_environment(env), "cwd": cwd, "stdin": stdin}
-    terms: _Terms = {"deadline": deadline, "queue": queue, "lane": lane}
+    terms: _ExecTerms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
         command = client.command(agent, "exec", payload, **terms)

@@ -29,7 +29,7 @@ LAST_OUTPUT_TIMEOUT = 5.0
 """Seconds to wait for the end of a program that takes no more input."""
 
 
-class _Terms(TypedDict):
+class _ShellTerms(TypedDict):
     deadline: float
     retain: Literal["window"]
 
@@ -75,7 +75,7 @@ def shell(
         payload["cwd"] = cwd
     if env:
         payload["env"] = parse_environment(env)
-    terms: _Terms = {"deadline": deadline, "retain": "window"}
+    terms: _ShellTerms = {"deadline": deadline, "retain": "window"}
 
     async def run(client: Client) -> int:
         if not is_terminal(0):

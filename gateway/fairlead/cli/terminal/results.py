@@ -1,4 +1,4 @@
-"""How the results of a command are printed: as the program wrote them, or as one JSON object a line.
+"""How the results of a command are printed: as the program wrote them, or as one JSON object per line.
 
 Used by `exec`, `results`, `shell` and `cp`. Results go to stdout and stderr; what Fairlead itself has to say of the
 command goes to stderr in one line, since an agent may have had a part in its words.
@@ -40,7 +40,7 @@ class ProgramOutput:
 
 
 class JsonLines:
-    """Prints one JSON object a line, with the members of the API's own stream: the chunks, then the end."""
+    """Prints one JSON object per line, with the members of the API's own stream: the chunks, then the end."""
 
     async def write(self, chunk: Chunk) -> None:
         line: dict[str, object] = {"offset": chunk.offset, "agent": chunk.agent, "n": chunk.n, "kind": chunk.kind}

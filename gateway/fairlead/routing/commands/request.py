@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.followers import Follower
 
 
-@dataclass(frozen=True, slots=True)
-class CommandRequest:
+class CommandRequest(msgspec.Struct, frozen=True):
     """A command as the platform posted it. Times in ms. `queue` is None for on_offline: fail."""
 
     agent: str
@@ -26,8 +25,7 @@ class CommandRequest:
     body_digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class DispatchedCommand:
+class DispatchedCommand(msgspec.Struct, frozen=True):
     """A command that is written down in Redis.
 
     `replayed`: it was so before, under the same Idempotency-Key. `follower` is notified of its results, if the caller

@@ -1,4 +1,5 @@
-"""Keeps this node in the fleet: it renews the node's row and reads what the other nodes and the data tell.
+"""Keeps this node in the fleet: it renews the node's row and reads what the other nodes report and whether the data is
+still there.
 
 The node starts it, runs its loop and stops it. Each heartbeat reads the fleet's clock, the table of nodes and the epoch
 of the data. If the node's row is missing, the node joins again under a new epoch. If heartbeats fail for longer than a

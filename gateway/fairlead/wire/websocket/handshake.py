@@ -12,9 +12,10 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
+
+import msgspec
 
 from fairlead.errors import ConnectionRefused
 
@@ -86,16 +87,14 @@ def request(
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """The head of a response. Header names are in lower case; repeated headers are joined with commas."""
 
     status: int
     headers: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(msgspec.Struct, frozen=True):
     """What both ends agreed on in a successful handshake."""
 
     subprotocol: str | None

@@ -27,8 +27,8 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
 
+from faults.agent_methods import TOKEN, emit_events, register_methods
 from faults.balancer import Balancer
-from faults.crew import TOKEN, enlist, tell
 from support.ledger import Ledger
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -115,7 +115,7 @@ class Machine:
     def start(self, port: int) -> None:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "faults.crew", f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
+                [sys.executable, "-m", "faults.agent_methods", f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -124,14 +124,14 @@ class Machine:
             self._process.kill()
             self._process.wait()
 
-    def booked(self, book: str) -> list[str]:
+    def recorded(self, file: str) -> list[str]:
         """Whole lines only: a process may be killed while it writes one."""
-        path = self._folder / book
+        path = self._folder / file
         return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
 class FaultFleet:
-    """`async with FaultFleet(folder, rng, agents=50) as world:` until all agents are online."""
+    """`async with FaultFleet(folder, rng, agents=50) as fleet:` until all agents are online."""
 
     def __init__(
         self,
@@ -161,9 +161,9 @@ class FaultFleet:
         self.machines: list[Machine] = []
         self.avoided: NodeProcess | None = None
         """A node that the load balancer has found out: new links go elsewhere."""
-        self.mended = 0.0
+        self.repaired_at = 0.0
         self._agents: dict[str, tuple[Agent, asyncio.Task[None]]] = {}
-        self._tellers: dict[str, asyncio.Task[None]] = {}
+        self._emitters: dict[str, asyncio.Task[None]] = {}
         self._started: list[str] = []
         self._replaced: list[tuple[Agent, asyncio.Task[None]]] = []
         self.http = httpx2.AsyncClient(
@@ -197,8 +197,8 @@ class FaultFleet:
         for node in self.nodes:
             if node.running:
                 node.signal(signal.SIGCONT)
-        for teller in self._tellers.values():
-            teller.cancel()
+        for emitter in self._emitters.values():
+            emitter.cancel()
         for machine in self.machines:
             machine.kill()
         everyone = [*self._agents.values(), *self._replaced]
@@ -219,17 +219,17 @@ class FaultFleet:
     def everybody(self) -> set[str]:
         return {*self.names, *self.idle}
 
-    def start_agent(self, name: str, *, tells: bool = True) -> None:
+    def start_agent(self, name: str, *, emits: bool = True) -> None:
         """Start an agent, or a new process of one that runs. What the older had not sent is gone with it."""
         life = str(len(self._started))
         self._started.append(name)
         agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=TOKEN)
-        enlist(agent, self.ledger.executed)
+        register_methods(agent, self.ledger.executed)
         self.ledger.emitted -= {event for event in self.ledger.emitted if event.split()[0] == name}
-        if name in self._tellers:
-            self._tellers.pop(name).cancel()
-        if tells:
-            self._tellers[name] = asyncio.create_task(tell(agent, life, self.ledger.emitted.add))
+        if name in self._emitters:
+            self._emitters.pop(name).cancel()
+        if emits:
+            self._emitters[name] = asyncio.create_task(emit_events(agent, life, self.ledger.emitted.add))
         if name in self._agents:
             self._replaced.append(self._agents[name])
         self._agents[name] = (agent, asyncio.create_task(agent.serve()))
@@ -247,19 +247,19 @@ class FaultFleet:
         self.names += names
         return added
 
-    async def hush(self) -> None:
-        """No more events; what the machines have booked goes to the ledger."""
-        for teller in self._tellers.values():
-            teller.cancel()
-        await asyncio.gather(*self._tellers.values(), return_exceptions=True)
+    async def stop_events(self) -> None:
+        """No more events; what the machines have recorded goes to the ledger."""
+        for emitter in self._emitters.values():
+            emitter.cancel()
+        await asyncio.gather(*self._emitters.values(), return_exceptions=True)
         for machine in self.machines:
-            for key in machine.booked("runs"):
+            for key in machine.recorded("runs"):
                 self.ledger.executed(key)
-            self.ledger.emitted |= set(machine.booked("told"))
+            self.ledger.emitted |= set(machine.recorded("emitted"))
 
     def repair(self) -> None:
-        """The fault ends now: from here on the fleet heals."""
-        self.mended = time.monotonic()
+        """The fault ends now: from here on the fleet recovers."""
+        self.repaired_at = time.monotonic()
 
     async def linked(self, count: int) -> None:
         """Wait until the nodes hold that many agents."""

@@ -1,9 +1,9 @@
 """The methods of the harness's agents, and one agent as a process of its own that keeps a journal.
 
-`enlist` is called for the agents in the harness's process, and by `main` here. A process writes what it does to files
-before it sends any result, so that its death hides nothing:
+`register_methods` is called for the agents in the harness's process, and by `main` here. A process writes what it does
+to files before it sends any result, so that its death hides nothing:
 
-    python -m faults.crew URL NAME FOLDER
+    python -m faults.agent_methods URL NAME FOLDER
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ PERIOD = 1.0
 """Seconds between the events of one agent."""
 
 
-def enlist(agent: Agent, book: Callable[[str], None]) -> None:
-    """Give the agent its methods. `book` is told the key of each execution."""
+def register_methods(agent: Agent, record: Callable[[str], None]) -> None:
+    """Give the agent its methods. `record` gets the key of each execution."""
 
     @agent.command("work")
     async def work(command: Command, key: str, count: int, width: int, pause: float) -> AsyncIterator[str]:
-        book(key)
+        record(key)
         for n in range(count):
             yield line(key, n, width)
             await asyncio.sleep(pause)
 
     @agent.command("echo")
     async def echo(command: Command, key: str) -> AsyncIterator[bytes]:
-        book(key)
+        record(key)
         async for data in command.stdin:
             yield data
 
@@ -45,25 +45,25 @@ def enlist(agent: Agent, book: Callable[[str], None]) -> None:
             yield b"x" * 65_536
 
 
-async def tell(agent: Agent, life: str, book: Callable[[str], None]) -> None:
-    """Emit an event each second, for as long as the agent serves; `book` what was taken to be sent."""
+async def emit_events(agent: Agent, life: str, record: Callable[[str], None]) -> None:
+    """Emit an event each second, for as long as the agent serves; `record` gets what was accepted for sending."""
     n = 0
     while True:
         await asyncio.sleep(PERIOD)
         event = f"{agent.id} {life} {n}"
-        agent.emit("told", event)
-        book(event)
+        agent.emit("emitted", event)
+        record(event)
         n += 1
 
 
 async def serve(url: str, name: str, folder: Path) -> None:
     agent = Agent(url, id=name, token=TOKEN, journal=folder / "journal")
     runs = os.open(folder / "runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    told = os.open(folder / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    enlist(agent, lambda key: _write(runs, key))
+    emitted = os.open(folder / "emitted", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    register_methods(agent, lambda key: _write(runs, key))
     async with asyncio.TaskGroup() as group:
         group.create_task(agent.serve())
-        group.create_task(tell(agent, str(os.getpid()), lambda event: _write(told, event)))
+        group.create_task(emit_events(agent, str(os.getpid()), lambda event: _write(emitted, event)))
 
 
 def _write(file: int, word: str) -> None:

@@ -1,0 +1,154 @@
+"""What the HTTP side of a command costs: its request is parsed, routed, authenticated and decoded, its answer streamed.
+
+`python -m bench.http_side` prints a table: the platform API of a node, with a dispatch that accepts every command
+and ends it at once instead of asking Redis, beside an application on the same server that reads the body and answers
+with as many octets, and beside that application on stock uvicorn. The servers take turns, round by round; figures are
+the least CPU time of a round, per command. Bounded in count and time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import uvicorn
+import uvloop
+from prometheus_client import CollectorRegistry, Counter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from fairlead.app.access.guard import CredentialFailures
+from fairlead.app.factory import api_app
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
+from fairlead.fleet.schema import TargetState
+from fairlead.node import Node
+from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
+from fairlead.routing.commands.results import ResultsUpdate
+from fairlead.settings import Settings
+from fairlead.telemetry.command_timing import CommandOrigin
+
+from bench.api import round_trips
+from bench.nodes import print_progress, table
+from bench.probe import BenchProcess, cpu_us
+from support.free_ports import free_port
+
+TOKEN = "token-of-the-benchmark"
+SERVERS = {
+    "api": "the platform API, with a dispatch that answers at once",
+    "bare": "an application that only answers, on the same server",
+    "uvicorn": "the same application on stock uvicorn",
+}
+IN_FLIGHT = 16
+
+
+class InstantDispatch:
+    """Accepts every command; one turn of the event loop later it has one result, and after another its end."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    async def submit(self, order: CommandRequest, *, follow: bool, request_trace: object) -> DispatchedCommand:
+        await asyncio.sleep(0)
+        return DispatchedCommand(
+            f"0192f1b0-0000-7000-8000-{next(self._numbers):012x}", TargetState.QUEUED, "online", ""
+        )
+
+    async def read(
+        self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0
+    ) -> AsyncGenerator[ResultsUpdate]:
+        yield ResultsUpdate([Result(0, "bench-0", 0, "stdout", b"hello world\n")])
+        await asyncio.sleep(0)
+        ended = Target("bench-0", TargetState.OK, 1, 1, 1, StoredEnd(b'{"code":0}'))
+        origin = CommandOrigin("bench", "", 0, 0)
+        yield ResultsUpdate([], CommandRecord(command, "bench-0", origin, "normal", 0, 0, 0, False, 1, False, [ended]))
+
+
+def api() -> ASGIApp:
+    """The API of a node that is not started, so it never asks the Redis of its URL."""
+    node = Node(Settings(node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}"), "redis://127.0.0.1:1")
+    node.routing.dispatch = node.routing.results = cast("Any", InstantDispatch())
+    return api_app(node, CredentialFailures(Counter("refused", "Refused.", ["port"], registry=CollectorRegistry())))
+
+
+async def bare(scope: Scope, receive: Receive, send: Send) -> None:
+    """Reads the body and answers with as many octets as the API, in as many turns of the event loop."""
+    if scope["type"] != "http":
+        return
+    while (await receive()).get("more_body"):
+        pass
+    for authenticated in (scope.get("extensions") or {}).values():
+        if callable(authenticated):  # of our server, which otherwise closes the connection after a few requests
+            authenticated()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/x-ndjson")]})
+    await send({"type": "http.response.body", "body": b'{"state":"ok"}'.ljust(330)})
+
+
+async def serve(name: str, port: int) -> None:
+    if name == "uvicorn":
+        await uvicorn.Server(uvicorn.Config(bare, port=port, http="httptools", lifespan="off", log_config=None)).serve()
+        return
+    async with TimerWheel() as timer_wheel:
+        app = api() if name == "api" else bare
+        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
+
+
+async def measure(servers: dict[str, BenchProcess], rounds: int, count: int) -> dict[str, float]:
+    """The least CPU µs per command of each server."""
+    spent: dict[str, list[float]] = {name: [] for name in servers}
+    for turn in range(rounds):
+        print_progress(f"round {turn + 1} of {rounds}")
+        for name, server in servers.items():
+            before = cpu_us(server.pid)
+            await round_trips(server.port, TOKEN, 1, IN_FLIGHT, count)
+            spent[name].append((cpu_us(server.pid) - before) / count)
+    return {name: min(all_rounds) for name, all_rounds in spent.items()}
+
+
+def compare(rounds: int, count: int, out: Path | None) -> None:
+    servers: dict[str, BenchProcess] = {}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        try:
+            for name in SERVERS:
+                port = free_port()
+                command = [sys.executable, "-I", "-m", "bench.http_side", "--serve", name, "--port", str(port)]
+                servers[name] = BenchProcess(name, command, Path(folder), port)
+            for server in servers.values():
+                server.wait_listening()
+            figures = uvloop.run(measure(servers, rounds, count))
+        finally:
+            for server in servers.values():
+                server.stop()
+    table(
+        ["server", "CPU µs per command", "more than stock uvicorn"],
+        [[SERVERS[name], f"{us:.0f}", f"{us - figures['uvicorn']:+.0f}"] for name, us in figures.items()],
+    )
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the HTTP side of a command costs.")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--count", type=int, default=1000, help="commands of one server in one round")
+    parser.add_argument("--out", type=Path, help="write the figures to this JSON file")
+    parser.add_argument("--serve", choices=SERVERS, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve is not None:
+        uvloop.run(serve(given.serve, given.port))
+    else:
+        compare(given.rounds, given.count, given.out)
+
+
+if __name__ == "__main__":
+    main()
