@@ -109,10 +109,11 @@ class Heartbeat:
 
     async def leave(self) -> None:
         """Remove this node's row, if it has joined, and tell the other nodes."""
-        if self._membership.since_heartbeat == float("inf"):
+        membership = self._membership
+        if membership.since_heartbeat == float("inf"):
             return
         try:
-            await self._rows.mark_stopped(self._membership.node, self._membership.epoch, self._membership.now())
+            await self._rows.mark_stopped(membership.node, membership.epoch, membership.now(), self._hub.left)
             self._announce_change()
             await asyncio.sleep(0)  # doorbells are sent in the next turn of the loop; closing the inbox waits for them
         except BusUnavailable:
