@@ -83,7 +83,7 @@ class NodeProcess:
         os.kill(self.pid, number)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; returns the exit code."""
         assert self._process is not None
         return await asyncio.to_thread(self._process.wait, TIMEOUT)
 

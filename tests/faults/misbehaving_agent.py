@@ -94,7 +94,7 @@ MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
 
 
 async def outcome_of(fleet: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
-    """Post a command to an agent with that misbehaviour; what its caller receives."""
+    """Post a command to an agent with that misbehaviour; returns what its caller receives."""
     name = f"misbehaving-{misbehaviour.__name__}"
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",

@@ -92,7 +92,7 @@ class CanaryWorld:
         self.links[name], self.traffic[name] = links, traffic or served()
 
     async def begin(self, image: str = NEW) -> str:
-        """A new template, whose canary has one pod; its name."""
+        """A new template, whose canary has one pod; returns its name."""
         await self.change(image=image)
         await self.reconcile()
         (name,) = await self.pods_of(image, 1)

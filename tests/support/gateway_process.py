@@ -48,7 +48,7 @@ class ServeProcess:
         return self.process.pid
 
     def stop(self) -> int:
-        """Ask it to end, and kill it if it does not; the exit code."""
+        """Ask it to end, and kill it if it does not; returns the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         try:

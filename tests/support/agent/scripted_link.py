@@ -165,7 +165,7 @@ class Link:
         return await self.expect(End, id)
 
     async def closed(self) -> int:
-        """Wait until the agent has closed; the code it gave."""
+        """Wait until the agent has closed; returns the code it gave."""
         await self.until(lambda: self.close_code is not None)
         assert self.close_code is not None
         return self.close_code
@@ -212,7 +212,7 @@ class Link:
         payload: bytes | None = None,
         **more: object,
     ) -> GatewayStream:
-        """Send a cmd; its stream as this link sees it."""
+        """Send a cmd; returns its stream as this link sees it."""
         stream = self.state.stream(id) or self.state.opened(id)
         if payload is None:
             payload = json.dumps({} if arguments is None else arguments).encode()

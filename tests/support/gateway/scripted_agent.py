@@ -68,7 +68,7 @@ class ScriptedAgent:
         await self.send(Chunk(id=command, n=n, kind="stdout", payload=text.encode()))
 
     async def close_code(self) -> int:
-        """Read on until the gateway closes; the code."""
+        """Read on until the gateway closes; returns the code."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 while True:

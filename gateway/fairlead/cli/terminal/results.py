@@ -26,7 +26,7 @@ class Printer(Protocol):
         """Print one chunk."""
 
     async def end(self, end: End, command: str) -> int:
-        """Print how the command ended; the exit code."""
+        """Print how the command ended; returns the exit code."""
 
 
 class ProgramOutput:
@@ -59,7 +59,7 @@ class JsonLines:
 
 
 def report_end(end: End, command: str) -> int:
-    """Tell the user what the output alone does not show; the exit code."""
+    """Tell the user what the output alone does not show; returns the exit code."""
     if end.truncated:
         notify("the output is incomplete: it was longer than the gateway's output_limit")
     message = (end.error.message or end.error.code) if end.error is not None else ""
