@@ -95,7 +95,8 @@ def test_an_agent_over_wss_and_a_certificate_that_changes(
 
         wait_until(state, 60)
         since = state()
-        posted = api.post("/v1/commands", json={"agent": "edge-1", "method": "sys.info"})
+        body = {"agent": "edge-1", "method": "sys.info"}
+        posted = api.post("/v1/commands", json=body, headers={"accept": "application/x-ndjson"})
         assert posted.status_code == 200, posted.text
         assert '"hostname"' in posted.text
         files[0].write_bytes(other.read_bytes())
