@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -20,12 +20,14 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
 from fairlead_operator.autoscaler.rollout_step import NOT_PACED, RolloutStep, is_paced, plan_step, surge_of
 
+from support.decisions import PodFields
+
 NOW = 100.0
 DIRECTED = LinkDirection("new", "")
 SETTLED = RolloutHistory("new", directed_since=NOW - SETTLE)
 
 
-def spec(**more: Any) -> LinkGatewaySpec:
+def spec(**more: object) -> LinkGatewaySpec:
     """A pod of 10,000 links has 160 s for its drain: the budget moves 20,000 links before the last minute."""
     given = {"image": "g", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "t"}}, **more}
     return msgspec.convert(given, LinkGatewaySpec)
@@ -34,8 +36,9 @@ def spec(**more: Any) -> LinkGatewaySpec:
 SPEC = spec()
 
 
-def pods(revision: str, *links: int, **more: Any) -> list[PodObservation]:
-    one = PodObservation("", age=1.0, capacity=10_000, revision=revision, spare_accept_rate=200.0, **more)
+def pods(revision: str, *links: int, **more: Unpack[PodFields]) -> list[PodObservation]:
+    one = PodObservation("", age=1.0, capacity=10_000, revision=revision, spare_accept_rate=200.0)
+    one = replace(one, **more)
     return [replace(one, name=f"{revision}-{n}", links=count) for n, count in enumerate(links)]
 
 
@@ -132,7 +135,9 @@ def test_without_a_surge_the_deployment_goes_its_own_steps() -> None:
     ("surge", "unavailable", "expected"),
     [("25%", "25%", (3, 2)), (0, "0%", (0, 1)), ("100%", 0, (10, 0)), (2, 1, (2, 1))],
 )
-def test_limits_in_pods_are_rounded_as_kubernetes_does(surge: Any, unavailable: Any, expected: tuple[int, int]) -> None:
+def test_limits_in_pods_are_rounded_as_kubernetes_does(
+    surge: int | str, unavailable: int | str, expected: tuple[int, int]
+) -> None:
     update = spec(rollingUpdate={"maxSurge": surge, "maxUnavailable": unavailable}).rolling_update
     assert surge_of(update, 10) == expected
 

@@ -55,7 +55,7 @@ async def configuration() -> Configuration:
 
 
 class Cluster:
-    """`fence` is called before each write and raises NotLeader when this replica may not write."""
+    """`fence` is called before each write and raises NotLeader when this replica must not write."""
 
     def __init__(self, client: ApiClient, fence: Callable[[], None]) -> None:
         self._client = client
@@ -186,7 +186,7 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
 
 
 async def apply_crds(definitions: Iterable[Object], manager: str) -> int:
-    """Applies the definitions, as the chart's upgrade job does; the exit code, 0 when all were applied."""
+    """Applies the definitions, as the chart's upgrade job does; returns the exit code, 0 when all were applied."""
     cluster = Cluster(ApiClient(await configuration()), lambda: None)
     failed = 0
     try:
