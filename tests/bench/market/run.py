@@ -157,7 +157,7 @@ async def slow(folder: Path, scale: MarketScale) -> dict[str, list[float]]:
                 one.expect(-1)
         for client in stopped:
             client.close()
-        if scale.fetch and min(received.values()) < ticks * stocks / 2:
+        if scale.fetch and not all(received.values()):
             raise SystemExit(f"clients that read beside one that does not got {received.values()} quotes")
     return memory
 
