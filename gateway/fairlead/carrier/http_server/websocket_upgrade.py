@@ -22,12 +22,12 @@ from uvicorn.protocols.utils import (
 )
 
 from fairlead.carrier.attach import EXTENSION, LISTENER
-from fairlead.carrier.connection import ServerConnection
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
+from fairlead.carrier.http_server.server_connection import ServerConnection
 from fairlead.carrier.listener import Listener
 from fairlead.wire.websocket import handshake
 
