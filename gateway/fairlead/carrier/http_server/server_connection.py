@@ -1,4 +1,4 @@
-"""The server's end of an open WebSocket. `websocket_upgrade` and `link_acceptor` make one when the handshake is done."""
+"""The server's end of an open WebSocket, which `websocket_upgrade` or `link_acceptor` makes after the handshake."""
 
 from __future__ import annotations
 
