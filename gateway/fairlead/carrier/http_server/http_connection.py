@@ -83,8 +83,10 @@ class HttpConnection(HttpToolsProtocol):
         config.admission.discard(self.transport)
         self._forget_waits()
         self._clear()
+        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and with it this object, after a reset
         super().connection_lost(exc)
         self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
+        self.cycle = None  # type: ignore[assignment]  # and so does the last request's cycle
 
     # Incoming data.
 
