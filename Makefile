@@ -123,8 +123,8 @@ e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, gr
 	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s --tb=short tests/cluster tests/e2e
 
 # Beside .ci/run: it takes most of an hour, and shows figures rather than passes.
-trial: $(STAMP) cluster image ## 2,000 agents with commands on that cluster, fault after fault, beside a plain Deployment with HPA (AGENTS=…)
-	$(PY) -m trial.run $(if $(AGENTS),--agents $(AGENTS))
+trial: $(STAMP) cluster image ## 2,000 agents with commands on that cluster, fault after fault, beside a plain Deployment with HPA (AGENTS=…; OLDER=COMMIT: an upgrade from it, and back)
+	$(PY) -m trial.run $(if $(AGENTS),--agents $(AGENTS)) $(if $(OLDER),--older $(OLDER))
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

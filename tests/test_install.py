@@ -101,7 +101,7 @@ def test_an_unreachable_index_is_named_and_leaves_no_stamp(clone: Path, make: Ma
 
 
 def test_settings_of_pip_apply_to_uv(clone: Path, make: Make, tmp_path: Path) -> None:
-    """A machine whose pip was told of its own index needs no second set-up."""
+    """A machine whose pip is configured for its own index needs no second set-up."""
     if not UV.exists():
         pytest.skip("this clone's environment was not made by make: no uv to copy")
     settings = tmp_path / "pip.conf"

@@ -52,7 +52,7 @@ async def system_load() -> dict[str, float]:
     try:
         one, five, fifteen = os.getloadavg()
     except OSError as e:
-        raise CommandError("load_unknown", f"this machine does not tell its load: {e}") from e
+        raise CommandError("load_unknown", f"this machine does not report its load: {e}") from e
     return {"1m": one, "5m": five, "15m": fifteen}
 ''',
         ),
@@ -76,7 +76,7 @@ async def system_load() -> dict[str, float]:
         (
             "docs/agent.md",
             "| `unsupported` | proc.list |",
-            "| `load_unknown` | sys.load | the machine does not tell its load |\n| `unsupported` | proc.list |",
+            "| `load_unknown` | sys.load | the machine does not report its load |\n| `unsupported` | proc.list |",
         ),
         (
             "tests/agent/test_sys_load.py",

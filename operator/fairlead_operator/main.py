@@ -26,8 +26,8 @@ def main() -> None:
         description="Deploys, scales and drains the gateway pods of every LinkGateway.",
         epilog="environment:\n"
         + "\n".join(f"  {PREFIX + name:<30} {text}" for name, text in KNOWN.items())
-        + "\n  POD_NAME, POD_NAMESPACE        of this pod; the Lease is in that namespace"
-        + "\n  KUBECONFIG                     the cluster, outside a pod",
+        + "\n  POD_NAME, POD_NAMESPACE        name and namespace of this pod; the Lease is in this namespace"
+        + "\n  KUBECONFIG                     kubeconfig file of the cluster, outside a pod",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)

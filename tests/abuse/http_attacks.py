@@ -80,7 +80,7 @@ async def pipelined_gets(ports: Ports, scale: AttackScale) -> Counter[str]:
 
 
 async def _ends(reader: asyncio.StreamReader, seconds: float) -> bool:
-    """Read whatever comes in that time; whether the connection ended in it."""
+    """Read whatever comes in that time; returns whether the connection ended in it."""
     try:
         async with asyncio.timeout(seconds):
             while await reader.read(4096):

@@ -107,7 +107,7 @@ class RawLink:
             raise ConnectionError(f"{type(message).__name__} in place of a welcome")
 
     async def close_code(self) -> int:
-        """Read on until the gateway closes; its code, 1006 without a close frame."""
+        """Read on until the gateway closes; returns its code, 1006 without a close frame."""
         try:
             while True:
                 first, payload = await self.read_frame()

@@ -125,7 +125,7 @@ async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> Attack
 
 
 async def _attacked(victim: Victim, name: str, share: float, seconds: float) -> tuple[int, dict[str, int]]:
-    """Run the attacker to its end; the node's largest size meanwhile, and what the attacker counted."""
+    """Run the attacker to its end; returns the node's largest size meanwhile, and what the attacker counted."""
     process = await asyncio.create_subprocess_exec(
         "nice", "-n", "5", sys.executable, "-m", "abuse.attacker", name, victim.place(), str(share), str(seconds),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

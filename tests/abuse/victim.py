@@ -169,7 +169,7 @@ def upgrade_request(host: str, token: str = AGENT_TOKEN, **more: str) -> bytes:
 
 
 async def status_of(port: int, request: bytes, source: str = "127.0.0.1", timeout: float = GIVE_UP) -> int:
-    """Send `request` over a connection of its own; the status of the answer, 0 when there was none."""
+    """Send `request` over a connection of its own; returns the status of the answer, 0 when there was none."""
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))

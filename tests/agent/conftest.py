@@ -94,7 +94,7 @@ async def link(gateway: Gateway, agent: Agent, serve: Serve) -> Link:
 
 @pytest.fixture
 def cleaned(agent: Agent) -> list[bool]:
-    """The agent gets `sleep`, which notes here that it has cleaned up, and `nop`, whose end tells that what came before
+    """The agent gets `sleep`, which notes here that it has cleaned up, and `nop`, whose end shows that what came before
     has begun.
     """
     noted: list[bool] = []

@@ -191,7 +191,7 @@ echo $! > child
 echo $$ > parent
 wait
 """
-DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
+IGNORES_SIGTERM = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
@@ -211,7 +211,7 @@ async def test_all_descendants_are_killed(link: Link, tmp_path: Path, gone: Gone
 
 
 async def test_a_program_that_ignores_sigterm_is_killed(link: Link, tmp_path: Path, gone: Gone) -> None:
-    await link.command(C1, "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
+    await link.command(C1, "exec", {"argv": ["sh", "-c", IGNORES_SIGTERM], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "parent")
     began = time.monotonic()
     await link.cancel(C1)

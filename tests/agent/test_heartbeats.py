@@ -57,7 +57,7 @@ async def test_a_silent_gateway_is_given_up_after_two_and_a_half_heartbeats(
 async def test_a_gateway_that_is_frozen_is_given_up(
     agent_process: StartAgentProcess, tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """SIGSTOP: its kernel still acknowledges every packet, so only silence tells."""
+    """SIGSTOP: its kernel still acknowledges every packet, so only silence shows it."""
     (tmp_path / "frozen.py").write_text(FROZEN)
     process = agent_process(str(tmp_path / "frozen.py"), str(tmp_path / "port"))
     async with asyncio.timeout(20):

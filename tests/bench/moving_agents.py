@@ -19,10 +19,10 @@ from dataclasses import replace
 from fairlead.agent import Agent, Command
 from fairlead.carrier.listener import Connection
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
-from fairlead.swarm.agent_pool import AgentPool
+from fairlead.swarm.agents.agent_pool import AgentPool
+from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile
-from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.wire.messages import Drain, Welcome
 
 PREFIX = "moved"

@@ -225,7 +225,7 @@ async def test_a_late_canary_restarts_a_deaf_reader(
     assert await node.inbox.check()
     pipe.drop_commands()
     assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf  # once may be a coincidence
+    assert not node.inbox.stalled  # once may be a coincidence
     assert await node.inbox.check()
     assert pipe.accepted == 2
     other = await join("two", valkey.url)
@@ -241,10 +241,10 @@ async def test_the_node_is_deaf_after_two_late_canaries_until_one_returns(
     pipe.drops_new = True
     assert not await node.inbox.check(deadline=0.3)
     assert not await node.inbox.check(deadline=0.3)
-    assert node.inbox.deaf
+    assert node.inbox.stalled
     pipe.drops_new = False
     assert await node.inbox.check()
-    assert not node.inbox.deaf
+    assert not node.inbox.stalled
 
 
 async def test_the_node_is_not_deaf_while_redis_is_unreachable(
@@ -255,7 +255,7 @@ async def test_the_node_is_not_deaf_while_redis_is_unreachable(
     await until(lambda: not own_valkey.running)
     for _ in range(3):
         assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf
+    assert not node.inbox.stalled
     with pytest.raises(BusUnavailable):
         await node.inbox.refresh()
     await own_valkey.restart()

@@ -77,7 +77,7 @@ def test_an_offset_beyond_the_end_is_refused(fleet: CliFleet, run: Run) -> None:
 
 
 def test_trimmed_results_are_reported(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
-    """A window is read once: whoever asks for its beginning again is told that it went."""
+    """A window is read once: whoever asks for its beginning again gets the error that it is gone."""
     (tmp_path / "big").write_bytes(bytes(6 << 20))
     script = f'''
 import asyncio

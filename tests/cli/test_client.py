@@ -155,7 +155,7 @@ async def test_client_raises_the_projects_errors(fleet: CliFleet) -> None:
 
 
 async def test_results_read_from_a_window_cannot_be_read_again(fleet: CliFleet) -> None:
-    """A window keeps what the reader has not got yet; a second reader comes too late, and is told."""
+    """A window keeps what the reader has not got yet; a second reader comes too late and gets an error."""
     payload = {"argv": ["head", "-c", "9000000", "/dev/zero"]}
     async with Client(fleet.api, TOKEN) as client:
         async with client.command("web-1", "exec", payload, retain="window") as command:

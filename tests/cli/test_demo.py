@@ -80,10 +80,10 @@ async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); s.pause(); s.pause()"
-    child = ChildProcess("deaf", python(code), tmp_path / "log", {})
+    code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('ignoring', flush=True); s.pause(); s.pause()"
+    child = ChildProcess("ignoring", python(code), tmp_path / "log", {})
     await child.start()
-    while "deaf" not in tail(child.log):  # bounded by the test's own timeout
+    while "ignoring" not in tail(child.log):  # bounded by the test's own timeout
         assert child.alive
     assert not await child.stop(0.1)
     assert not child.alive

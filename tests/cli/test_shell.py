@@ -79,7 +79,7 @@ def test_an_error_during_the_shell_restores_the_terminal(
     fleet: CliFleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay], run: Run
 ) -> None:
     """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying. The
-    program cannot be cancelled either; the user is told how to do that later."""
+    program cannot be cancelled either; a message says how to do that later."""
     relay = relay_to(fleet.api)
     shell = screen(f"http://127.0.0.1:{relay.port}", "shell", "web-1", *SH)
     shell.until(rb"[#$] ")

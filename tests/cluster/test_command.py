@@ -45,7 +45,7 @@ def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
     assert {"containerd", "runc", "iproute2", "openssl", "buildah", "debootstrap"} <= set(done.stdout.split())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user is told so first")
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user gets another error first")
 def test_a_cluster_that_cannot_start_names_the_needs_of_images_too(tmp_path: Path) -> None:
     done = call("up", PATH=str(tmp_path))
     if "runs already" in done.stderr:

@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,22 @@ class Release:
     def helm(self, *arguments: str) -> str:
         return self.kube.helm(*arguments, "--namespace", self.namespace, timeout=330)
 
-    def install(self) -> None:
-        self.helm("install", RELEASE, str(CHART), "--values", str(self._values), "--wait", "--timeout", "300s")
+    def install(self, chart: Path = CHART, *settings: str) -> None:
+        self.helm("install", RELEASE, str(chart), *self._valued(settings), "--wait", "--timeout", "300s")
 
     def rebalance(self, *, enabled: bool) -> None:
         patch = {"spec": {"rebalance": {"enabled": enabled}}}
         self.kubectl("patch", "linkgateway", RELEASE, "--type=merge", f"--patch={json.dumps(patch)}")
 
     def upgrade(self, *settings: str) -> None:
-        sets = [word for setting in settings for word in ("--set", setting)]
-        self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "300s")
+        self.helm("upgrade", RELEASE, str(CHART), *self._valued(settings), "--wait", "--timeout", "300s")
+
+    def rollback(self) -> None:
+        """To the release before the last upgrade."""
+        self.helm("rollback", RELEASE, "--wait", "--timeout", "300s")
+
+    def _valued(self, settings: Sequence[str]) -> list[str]:
+        return ["--values", str(self._values), *(word for setting in settings for word in ("--set", setting))]
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60.0) -> str:
         return self.kube.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout=timeout)

@@ -57,7 +57,7 @@ class AgentProgram:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM and wait for the end; returns the exit code."""
         if self.running:
             self._process.terminate()
         try:
@@ -183,7 +183,8 @@ class Scene:
         return {agent: pod for agent, (pod, _) in self.online().items()}
 
     def kill(self, pod: dict[str, Any], timeout: float) -> dict[str, float]:
-        """kill -9 of all processes of a pod's container; how long each of its agents was without a link, in seconds.
+        """kill -9 of all processes of a pod's container; returns how long each of its agents was without a link, in
+        seconds.
 
         From before the signal until the claim of the next link, which the gateway that took it has written down.
         """
@@ -230,7 +231,7 @@ class Scene:
         return int(float(found[0].rpartition(" ")[2]))
 
     def linked(self, agents: int, timeout: float) -> float:
-        """Wait until the operator counts that many links; the seconds it took."""
+        """Wait until the operator counts that many links; returns the seconds it took."""
         return self.release.until(f"{agents} links", lambda: self.release.links() == agents, timeout)
 
     def tell(self) -> None:

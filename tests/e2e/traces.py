@@ -19,7 +19,7 @@ SPANS = {
     "command greet", "api.accept", "dispatch", "api.follow", "doorbell", "deliver", "agent", "first byte", "end",
     "run greet", "look up",
 }  # fmt: skip
-"""The whole trace of one command; names are as docs/telemetry.md tells them."""
+"""The whole trace of one command; names are those of docs/telemetry.md."""
 PROGRAM = (HERE / "receiver.py", ROOT / "tests" / "support" / "otlp_collector.py")
 
 

@@ -26,9 +26,9 @@ import uvloop
 
 from fairlead.store.reply import items, octets
 
+from faults.fault_fleet import FaultFleet
 from faults.scenarios import SCENARIOS
 from faults.traffic import FaultTraffic
-from faults.world import FaultFleet
 
 OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:moves")
 """Keys without a TTL: see fleet/schema.py."""
@@ -71,8 +71,8 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
     """One run of one fault. Raises AssertionError with what was wrong."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         try:
-            async with FaultFleet(Path(folder), rng, agents=agents, line=name == "cut_off") as world:
-                await _play(name, world, rate, tally)
+            async with FaultFleet(Path(folder), rng, agents=agents, line=name == "cut_off") as fleet:
+                await _play(name, fleet, rate, tally)
         except BaseException:
             kept = Path(tempfile.mkdtemp(prefix="faults-logs-"))
             for log in Path(folder).glob("*.log"):
@@ -81,22 +81,22 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
             raise
 
 
-async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None:
-    before = {node.name: node.rss() for node in world.nodes}
-    async with FaultTraffic(world, max(rate, RATES.get(name, 0.0))) as traffic:
-        await SCENARIOS[name](world, traffic)
-        if not world.repaired_at:
-            world.repair()
-        await world.all_online()
+async def _play(name: str, fleet: FaultFleet, rate: float, tally: Tally) -> None:
+    before = {node.name: node.rss() for node in fleet.nodes}
+    async with FaultTraffic(fleet, max(rate, RATES.get(name, 0.0))) as traffic:
+        await SCENARIOS[name](fleet, traffic)
+        if not fleet.repaired_at:
+            fleet.repair()
+        await fleet.all_online()
         await asyncio.sleep(1.0)  # some traffic on the fleet as it is now
     await traffic.settle()
-    await world.stop_events()
-    judgement = world.ledger.judge()
-    for node in world.nodes:
-        tally.refused += int(await world.metric(node, "fairlead_appends_fenced_total"))
-    tally.stall = max([tally.stall, *(entry.stall for entry in world.ledger.entries)])
+    await fleet.stop_events()
+    judgement = fleet.ledger.judge()
+    for node in fleet.nodes:
+        tally.refused += int(await fleet.metric(node, "fairlead_appends_fenced_total"))
+    tally.stall = max([tally.stall, *(entry.stall for entry in fleet.ledger.entries)])
     tally.recovery_seconds = max(
-        [tally.recovery_seconds, *(entry.recovery_seconds(world.repaired_at) for entry in world.ledger.entries)]
+        [tally.recovery_seconds, *(entry.recovery_seconds(fleet.repaired_at) for entry in fleet.ledger.entries)]
     )
     tally.runs += 1
     tally.commands += judgement.commands
@@ -109,78 +109,78 @@ async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None
     others = judgement.outcomes.keys() - EXPLAINED - ALLOWED.get(name, frozenset())
     assert not others, f"{name} must not end a command like that: {judgement.outcomes}"
     assert judgement.outcomes.get("ok", 0) > judgement.commands / 3, f"few went well: {judgement.outcomes}"
-    await _check_states(world, lost_data=name == "empty_valkey")
-    await _check_events(world)
-    await _check_keys(world)
-    await _check_resources(world, before)
+    await _check_states(fleet, lost_data=name == "empty_valkey")
+    await _check_events(fleet)
+    await _check_keys(fleet)
+    await _check_resources(fleet, before)
 
 
-async def _check_states(world: FaultFleet, *, lost_data: bool) -> None:
-    """Every command is over, in one state, which is the one that its caller was told."""
-    api = world.a_node().api
-    for entry in world.ledger.entries:
+async def _check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
+    """Every command is over, in one state, which is the one that its caller received."""
+    api = fleet.a_node().api
+    for entry in fleet.ledger.entries:
         if not entry.id:
             continue
-        answer = await world.http.get(f"http://127.0.0.1:{api}/v1/commands/{entry.id}")
+        answer = await fleet.http.get(f"http://127.0.0.1:{api}/v1/commands/{entry.id}")
         if answer.status_code == 404 and (lost_data or entry.error in ("agent_unknown", "agent_offline")):
             continue
         assert answer.status_code == 200, f"{entry}: {answer.text}"
         found = answer.json()
         assert sum(found["counts"].values()) == len(found["targets"]) == 1, found
         assert not entry.ends or [found["state"]] == entry.ends, f"told {entry.ends}, stands {found['state']}: {entry}"
-        for node in world.nodes:
+        for node in fleet.nodes:
             url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/results?from=0&follow=true"
             text = ""
-            for raw in (await world.http.get(url)).text.splitlines():
+            for raw in (await fleet.http.get(url)).text.splitlines():
                 result = json.loads(raw)
                 text = "" if result.get("kind") == "retry" else text + result.get("text", "")
-            assert not entry.ends or text == entry.text, f"{node.name} tells other results than before: {entry}"
+            assert not entry.ends or text == entry.text, f"{node.name} returns other results than before: {entry}"
 
 
-async def _check_events(world: FaultFleet) -> None:
+async def _check_events(fleet: FaultFleet) -> None:
     """Every event of qos 1 is stored, once at least."""
     deadline = time.monotonic() + 20
     while True:
         stored = set()
-        for entry in items(await world.redis("XRANGE", "fl1:events", "-", "+")):
+        for entry in items(await fleet.redis("XRANGE", "fl1:events", "-", "+")):
             fields = items(items(entry)[1])
             stored.add(json.loads(octets(fields[fields.index(b"p") + 1])))
-        missing = world.ledger.emitted - stored
+        missing = fleet.ledger.emitted - stored
         if not missing:
             return
         assert time.monotonic() < deadline, f"{len(missing)} events were not stored: {sorted(missing)[:5]}"
         await asyncio.sleep(0.5)
 
 
-async def _check_keys(world: FaultFleet) -> None:
+async def _check_keys(fleet: FaultFleet) -> None:
     """Only keys with an owner stay for ever, and no command is in the deadline queue any more."""
     keys: list[str] = []
     cursor = b"0"
     while True:
-        found = items(await world.redis("SCAN", cursor, "COUNT", 1000))
+        found = items(await fleet.redis("SCAN", cursor, "COUNT", 1000))
         cursor, page = octets(found[0]), items(found[1])
         keys += [octets(key).decode() for key in page]
         if cursor == b"0":
             break
-    endless = [key for key in keys if not key.startswith(OWNED) and await world.redis("PTTL", key) == -1]
+    endless = [key for key in keys if not key.startswith(OWNED) and await fleet.redis("PTTL", key) == -1]
     assert not endless, f"keys without an end: {endless[:5]}"
     deadline = time.monotonic() + 60
-    while due := [key for key in keys if key.startswith("fl1:deadlines:") and await world.redis("ZCARD", key)]:
+    while due := [key for key in keys if key.startswith("fl1:deadlines:") and await fleet.redis("ZCARD", key)]:
         assert time.monotonic() < deadline, f"the command sweeper is not done: {due}"
         await asyncio.sleep(0.5)
 
 
-async def _check_resources(world: FaultFleet, before: dict[str, int]) -> None:
+async def _check_resources(fleet: FaultFleet, before: dict[str, int]) -> None:
     """Tasks, followers and connections are back at their initial numbers, and memory nearly so."""
     deadline = time.monotonic() + 20
-    for node in world.nodes:
-        while left := [n for n in ("tasks", "followers") if await world.metric(node, f"fairlead_{n}")]:
+    for node in fleet.nodes:
+        while left := [n for n in ("tasks", "followers") if await fleet.metric(node, f"fairlead_{n}")]:
             assert time.monotonic() < deadline, f"{node.name} has kept {left}"
             await asyncio.sleep(0.1)
         grown = node.rss() - before[node.name]
         assert grown < GROWTH, f"{node.name} has grown by {grown >> 20} MiB"
     async with asyncio.timeout(20):
-        while sum([await world.metric(node, "fairlead_links") for node in world.nodes]) != len(world.everybody):
+        while sum([await fleet.metric(node, "fairlead_links") for node in fleet.nodes]) != len(fleet.everybody):
             await asyncio.sleep(0.1)
 
 

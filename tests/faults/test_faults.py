@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from faults.fault_fleet import FaultFleet
 from faults.run import Tally, play
 from faults.scenarios import SCENARIOS, kill
-from faults.world import FaultFleet
 
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
@@ -30,16 +30,16 @@ async def test_fault_loses_and_doubles_nothing(fault: str) -> None:
 @pytest.mark.timeout(120)
 async def test_output_is_complete_though_the_node_of_the_agent_is_killed(tmp_path: Path) -> None:
     """`fairlead exec` through one node, the shipped agent on the other, which is killed in mid-stream."""
-    async with FaultFleet(tmp_path, random.Random(SEED), agents=0) as world:
-        holder, other = world.nodes
+    async with FaultFleet(tmp_path, random.Random(SEED), agents=0) as fleet:
+        holder, other = fleet.nodes
         command = [sys.executable, "-m", "fairlead"]
         agent = await asyncio.create_subprocess_exec(
-            *command, "agent", "run", "--id", "shipped", "--url", f"ws://127.0.0.1:{world.balancer.port}",
+            *command, "agent", "run", "--id", "shipped", "--url", f"ws://127.0.0.1:{fleet.balancer.port}",
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         try:
-            await world.linked(1)
-            if await world.holder("shipped") is other:
+            await fleet.linked(1)
+            if await fleet.holder("shipped") is other:
                 holder, other = other, holder
             script = "for i in $(seq 400); do echo $i; sleep 0.02; done"
             call = await asyncio.create_subprocess_exec(

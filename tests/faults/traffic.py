@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from faults.world import FaultFleet, NodeProcess
+from faults.fault_fleet import FaultFleet, NodeProcess
 from support.ledger import Entry, Way, line
 
 DEADLINE = 120.0
@@ -31,10 +31,10 @@ ENDLESS = 1_500
 
 
 class FaultTraffic:
-    """`async with FaultTraffic(world, rate=20):` posts for as long as the block lasts; then `settle`."""
+    """`async with FaultTraffic(fleet, rate=20):` posts for as long as the block lasts; then `settle`."""
 
-    def __init__(self, world: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
-        self._world = world
+    def __init__(self, fleet: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
+        self._fleet = fleet
         self._rate = rate
         self._count = count
         self._pause = pause
@@ -66,7 +66,7 @@ class FaultTraffic:
             count = ENDLESS
         if way is Way.BULK:
             count, pause = 256, 0.0
-        entry = self._world.ledger.open(agent, count, way, 4_096 if way is Way.BULK else 0)
+        entry = self._fleet.ledger.open(agent, count, way, 4_096 if way is Way.BULK else 0)
         self._start(self._follow(entry, pause))
         return entry
 
@@ -74,17 +74,17 @@ class FaultTraffic:
         self._callers.add(asyncio.create_task(caller))
 
     async def _post_forever(self) -> None:
-        rng = self._world.rng
+        rng = self._fleet.rng
         ways, weights = list(SHARES), list(SHARES.values())
         while True:
             way = rng.choices(ways, weights)[0]
-            self.call(rng.choice(self._world.names), rng.randrange(1, 2 * self._count), self._pause, way)
+            self.call(rng.choice(self._fleet.names), rng.randrange(1, 2 * self._count), self._pause, way)
             await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + TIMEOUT
         entry.updates.append(time.monotonic())
-        twin = self._world.rng.random() < TWINS
+        twin = self._fleet.rng.random() < TWINS
         helpers = []
         if twin:
             helpers.append(asyncio.create_task(self._repeat(entry, pause, give_up)))
@@ -116,12 +116,12 @@ class FaultTraffic:
                 raise failure
 
     async def _anywhere(self) -> NodeProcess:
-        while not any(node.running for node in self._world.nodes):
+        while not any(node.running for node in self._fleet.nodes):
             await self._wait_before_retry()
-        return self._world.a_node()
+        return self._fleet.a_node()
 
     async def _wait_before_retry(self) -> None:
-        await asyncio.sleep(self._world.rng.uniform(0.5, 1.5) * PAUSE)
+        await asyncio.sleep(self._fleet.rng.uniform(0.5, 1.5) * PAUSE)
 
     def _request(self, entry: Entry, pause: float) -> tuple[dict[str, object], dict[str, str]]:
         """Body and headers of the post: the same for each repetition."""
@@ -136,7 +136,7 @@ class FaultTraffic:
 
     async def _read(self, entry: Entry, api: int, pause: float) -> None:
         """Post the command, or take its results up again, until they end or break off."""
-        http, base = self._world.http, f"http://127.0.0.1:{api}/v1/commands"
+        http, base = self._fleet.http, f"http://127.0.0.1:{api}/v1/commands"
         if entry.id:
             stream = http.stream("GET", f"{base}/{entry.id}/results?from={entry.offset}&follow=true")
         else:
@@ -188,7 +188,7 @@ class FaultTraffic:
             node = await self._anywhere()
             try:
                 url = f"http://127.0.0.1:{node.api}/v1/commands"
-                answer = await self._world.http.post(url, json=body, headers=headers)
+                answer = await self._fleet.http.post(url, json=body, headers=headers)
             except httpx2.RequestError:
                 pass
             else:
@@ -225,7 +225,7 @@ class FaultTraffic:
                 node = await self._anywhere()
                 url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/{path}".rstrip("/")
                 try:
-                    answer = await self._world.http.request(method, url, content=data)
+                    answer = await self._fleet.http.request(method, url, content=data)
                 except httpx2.RequestError:
                     pass
                 else:

@@ -78,7 +78,7 @@ class Beats(RuleBasedStateMachine):
         """Only one's own row is left."""
         name, now = self.node(node), self.world.run(self.world.time())
         row = self.rows.get(name)
-        self.world.run(self.load.mark_stopped(name, epoch, now))
+        self.world.run(self.load.mark_stopped(name, epoch, now, 0))
         if row is not None and row.epoch == epoch:
             row.at, row.state, row.links = now - ALIVE_MS - 1, "stopped", 0
 

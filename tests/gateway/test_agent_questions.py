@@ -91,13 +91,13 @@ async def test_why_of_agents_whose_node_was_killed(
     assert "an orderly close" not in (await fairlead(other, "why", returned))[1]
 
     for agent in agents:
-        await reason_of(agent, "node-1 ended without a word")
+        await reason_of(agent, "node-1 ended without closing the link")
         code, out, err = await fairlead(other, "why", agent)
         assert (code, err) == (0, "")
         assert (f"{agent} is online on node-2 since 20" in out) == (agent == returned)
         assert (
             "last close  1006 (the connection was lost without a close frame): "
-            "node-1 ended without a word after its heartbeat of 20"
+            "node-1 ended without closing the link, after its heartbeat of 20"
         ) in out
         assert "an orderly close" not in out
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.messages import Bye
 
-from support.fixtures import UntilAnswered
-from support.gateway.process import MakeGateway
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.process import TIMEOUT, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 
 
@@ -39,3 +42,20 @@ async def test_only_an_agent_that_says_goodbye_has_left(
         assert row.left == 2
     finally:
         await store.aclose()
+
+
+async def test_last_row_of_a_node_that_stops_has_the_agents_that_left_since_its_last_heartbeat(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
+) -> None:
+    """They leave while it drains, and the node ends with the last link: long before its next heartbeat."""
+    gateway, store = make_gateway(own_valkey.url, name="node-1"), await redis_of(own_valkey)
+    agents = [await dial(gateway) for _ in range(3)]
+    for agent in agents:
+        await agent.greet()
+    gateway.signal(signal.SIGTERM)
+    for agent in agents:
+        await agent.socket.close(1001, "the agent stops")
+    async with asyncio.timeout(TIMEOUT):
+        while (row := (await NodeRows(store).look_up("node-1"))[0]) is None or row.state != "stopped":
+            await asyncio.sleep(0.05)
+    assert (row.links, row.left) == (0, 3)

@@ -136,7 +136,7 @@ async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
 async def test_a_command_that_was_refused_never_runs(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
-    """The server finds the command in its buffer when it wakes, a long or a short time after the caller was told."""
+    """The server finds the command in its buffer when it wakes, long or shortly after the caller got an error."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peer = await dial(gateway)

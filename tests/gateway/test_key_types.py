@@ -1,4 +1,4 @@
-"""Somebody writes a value of another type under a key of Fairlead: its name is told, and everything else goes on."""
+"""Somebody writes a value of another type under a key of Fairlead: the log names it, and everything else goes on."""
 
 from __future__ import annotations
 

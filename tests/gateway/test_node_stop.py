@@ -1,4 +1,4 @@
-"""A node that stops tells its callers to go on elsewhere: every stream of results ends with the next offset."""
+"""A node that stops sends its callers elsewhere: every stream of results ends with the next offset."""
 
 from __future__ import annotations
 

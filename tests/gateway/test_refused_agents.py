@@ -31,7 +31,7 @@ async def by_name(dial: DialAgent, node: GatewayProcess, agent: str = "") -> Scr
 
 
 async def end_of(apis: list[GatewayApi], command: str) -> dict[str, Any]:
-    """What a caller is told last, who goes on at the next node when one stops."""
+    """The last line that a caller receives who goes on at the next node when one stops."""
     at = 0
     for api in apis:
         last = (await api.lines(command, at))[-1]

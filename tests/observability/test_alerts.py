@@ -46,7 +46,7 @@ def operator(name: str, more: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Values are promtool's, one a minute; ID stands for what tells LinkGateways apart."""
+    """Values are promtool's, one a minute; ID stands for the labels that distinguish LinkGateways."""
 
     at: str
     fires: Series

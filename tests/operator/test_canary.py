@@ -192,14 +192,15 @@ def test_new_leader_counts_from_its_first_look() -> None:
         ((pod("new", "new", age=20.0),), {}, ("Running", "Starting")),
         ((pod("new", "new", ready=False),), {"waited": START_TIMEOUT}, ("Failed", "NotReady")),
         ((pod("new", "new"),), {"watched": 59.0}, ("Running", "Comparing")),
-        ((pod("new", "new"),), {"watched": 60.0}, ("Succeeded", "TooLittleTraffic")),
+        ((pod("new", "new"),), {"watched": 179.0}, ("Running", "Comparing")),
+        ((pod("new", "new"),), {"watched": 180.0}, ("Succeeded", "TooLittleTraffic")),
         ((pod("new", "new"),), {"watched": 60.0, "canary": Served(Traffic(10), 9.0), "others": Served(Traffic(), 90.0)},
          ("Succeeded", "ServesAsWell")),
         ((pod("new", "new"),), {"watched": 60.0, "others": Served(Traffic(40))}, ("Failed", "NoLinks")),
-        ((pod("new", "new"),), {"watched": 60.0, "others": Served(Traffic(18))}, ("Succeeded", "TooLittleTraffic")),
+        ((pod("new", "new"),), {"watched": 180.0, "others": Served(Traffic(18))}, ("Succeeded", "TooLittleTraffic")),
         ((pod("new", "new"),), {"watched": 60.0, "canary": Served(Traffic(0, 2))}, ("Failed", "LinksRejected")),
-        ((pod("new", "new"),), {"watched": 60.0, "canary": Served(Traffic(1, 2))}, ("Succeeded", "TooLittleTraffic")),
-        ((pod("new", "new"),), {"watched": 60.0, "canary": Served(Traffic(0, 2)), "others": Served(Traffic(1, 2))},
+        ((pod("new", "new"),), {"watched": 180.0, "canary": Served(Traffic(1, 2))}, ("Succeeded", "TooLittleTraffic")),
+        ((pod("new", "new"),), {"watched": 180.0, "canary": Served(Traffic(0, 2)), "others": Served(Traffic(1, 2))},
          ("Succeeded", "TooLittleTraffic")),
         ((pod("new", "new"),),
          {"watched": 5.0, "canary": Served(Traffic(10, 0, ALWAYS_ALLOWED + 1)), "others": Served(Traffic(), 9.0)},
@@ -208,13 +209,27 @@ def test_new_leader_counts_from_its_first_look() -> None:
 )  # fmt: skip
 def test_how_a_canary_ends(pods: tuple[PodObservation, ...], more: dict[str, Any], expected: tuple[str, str]) -> None:
     seen = fleet(pod("old-1", "a", 100), *pods)
-    verdict = judge_canary(seen, history(seen, **more), SPEC)
+    verdict = judge_canary(seen, history(seen, **more), GATEWAY)
     assert (verdict.state, verdict.reason) == expected
+
+
+@pytest.mark.parametrize(
+    ("replicas", "percent", "most", "pods"),
+    [(1, 5, 200, 1), (20, 5, 200, 1), (21, 5, 200, 2), (100, 5, 200, 2), (100, 5, 800, 5), (100, 50, 800, 8)],
+)
+def test_a_canary_has_no_more_pods_than_the_budget_empties_at_once(
+    replicas: int, percent: int, most: int, pods: int
+) -> None:
+    """A pod that accepts 200 links per second empties one of 10,000 in the time in which `most` moves empty more."""
+    canary = msgspec.structs.replace(SPEC, percent=percent)
+    moves = msgspec.structs.replace(GATEWAY.moves, max_per_second=most)
+    rollout = msgspec.structs.replace(GATEWAY.rollout, canary=canary)
+    assert canary_size(replicas, msgspec.structs.replace(GATEWAY, moves=moves, rollout=rollout)) == pods
 
 
 def test_reason_that_a_pod_does_not_run_is_in_the_message() -> None:
     seen = fleet(pod("old-1", "a", 100), pod("new", "new", ready=False))
-    verdict = judge_canary(seen, history(seen), SPEC, "new: Back-off pulling image")
+    verdict = judge_canary(seen, history(seen), GATEWAY, "new: Back-off pulling image")
     assert verdict.message == "0 of 1 pod serve: new: Back-off pulling image"
 
 
@@ -228,7 +243,7 @@ def test_no_more_agents_move_for_a_canary_than_its_share(
     spec = msgspec.structs.replace(
         GATEWAY, rollout=msgspec.structs.replace(GATEWAY.rollout, canary=msgspec.structs.replace(SPEC, percent=percent))
     )
-    size = canary_size(len(links), percent)
+    size = canary_size(len(links), spec)
     olds = [pod(f"old-{n}", "a", count) for n, count in enumerate(links)]
     news = [pod(f"new-{n}", "new", on_canary if n == 0 else 0) for n in range(size)]
     seen = fleet(*olds, *news, replicas=len(links))

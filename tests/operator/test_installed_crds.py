@@ -19,7 +19,7 @@ from support.operator_world import OperatorNamespace, condition
 CANARY = {"percent": 10, "seconds": 60}
 
 
-def of(**properties: Any) -> dict[str, Any]:
+def of(**properties: object) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 

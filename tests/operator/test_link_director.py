@@ -1,4 +1,4 @@
-"""A rollout on a real API server: which nodes the operator tells to take new links, and until when.
+"""A rollout on a real API server: which nodes take new links by the operator's directive, and until when.
 
 The Deployment's controllers are real, the kubelets are played: a pod that they make runs when the test says so.
 """
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from fairlead.fleet import schema
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
 from fairlead.store.reply import integer, items
 from fairlead_operator.kube.objects import Object
@@ -130,6 +131,23 @@ async def test_refusals_of_the_new_pods_give_the_old_ones_new_links_again(world:
             await world.beat(name, 100, refused=3 if name == new[1] else 0)
         await world.reconcile(reconciler)
     assert (await directed(world)).until > 0
+
+
+async def test_a_key_of_another_type_directs_nothing_until_a_node_has_removed_it(world: OperatorNamespace) -> None:
+    """Nodes remove what is not Fairlead's; until then new links go to all pods, and the pass does everything else."""
+    reconciler, old, new = await begin(world)
+    await world.store.submit("DEL", schema.REVISION)
+    await world.store.submit("RPUSH", schema.REVISION, "a note")
+    await become_ready(world, new)
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Progressing")[2].endswith("Redis cannot be written")
+    assert condition(status, "RedisReachable")[0] == "True"
+    assert status["decision"]["action"] == "Stay"
+    assert reasons(await world.events()) == ["NewLinksUndirected"]
+    assert set(await revisions(world)) == {*old, *new}
+    await world.store.submit("DEL", schema.REVISION)
+    await world.reconcile(reconciler)
+    assert (await directed(world)).name == (await revisions(world))[new[0]]
 
 
 async def test_direction_expires_without_an_operator_and_a_new_leader_takes_it_up(world: OperatorNamespace) -> None:

@@ -16,7 +16,7 @@ from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation, PodObservation
 
-from support.operator_world import OperatorNamespace
+from support.operator_world import OperatorNamespace, condition
 
 POD = PodObservation("a", age=1.0, capacity=100, spare_accept_rate=60.0)
 IDLE = [
@@ -60,6 +60,22 @@ async def test_nodes_are_told_the_rate_in_every_pass(world: OperatorNamespace) -
     assert (await world.reconcile(reconciler))["moveRate"] == 70
     grant = await MoveBucket(world.store).take(1, own_rate=1.0)
     assert (grant.moves, grant.rate) == (1, 70)
+
+
+async def test_a_budget_of_another_type_is_written_again_when_a_node_has_removed_it(
+    world: OperatorNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until then the pass does everything else, and the nodes compute the rate themselves."""
+    reconciler = world.reconciler(await world.gateway(moves={"maxPerSecond": 70}))
+    await world.store.submit("DEL", schema.MOVES)
+    await world.store.submit("RPUSH", schema.MOVES, "a note")
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Reconciled")[0] == condition(status, "RedisReachable")[0] == "True"
+    (said,) = [one for one in caplog.messages if "the rate of moves was not written" in one]
+    assert "WRONGTYPE" in said
+    await world.store.submit("DEL", schema.MOVES)
+    await world.reconcile(reconciler)
+    assert (await budget(world))[1] == 70
 
 
 async def budget(world: OperatorNamespace) -> tuple[float, float]:

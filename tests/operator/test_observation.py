@@ -14,14 +14,14 @@ from fairlead_operator.autoscaler.known_exclusions import KnownExclusions
 from fairlead_operator.autoscaler.observation import NodeMetrics, PodObservation, observe_fleet
 from fairlead_operator.kube.machine import Machine, missing_machine, read_machine
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.workload_status import FirstSeen, is_rolling_out
+from fairlead_operator.kube.workload_status import FirstSeen, RolloutWatch
 from fairlead_operator.runtime.reports.pass_report import says_more
 
 SETTLED = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3}
 
 
 def deployment(**status: object) -> Object:
-    return {"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {**SETTLED, **status}}
+    return {"metadata": {"generation": 2}, "spec": {"replicas": 3, "template": {}}, "status": {**SETTLED, **status}}
 
 
 def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: object) -> Object:
@@ -148,7 +148,22 @@ def test_a_machine_is_closed_by_what_kubernetes_says_of_it(spec: dict[str, Any],
     ("status", "rolling"), [({}, False), ({"observedGeneration": 1}, True), ({"updatedReplicas": 2}, True)]
 )
 def test_rollout_is_recognised_by_the_deployments_status(status: dict[str, Any], rolling: bool) -> None:
-    assert is_rolling_out(deployment(**status)) is rolling
+    assert RolloutWatch().is_rolling_out(deployment(**status)) is rolling
+
+
+@pytest.mark.parametrize(("changed", "rolling"), [({"replicas": 9}, False), ({"template": {"metadata": {}}}, True)])
+def test_a_change_that_its_controller_has_not_seen_is_a_rollout_if_it_is_one_of_the_template(
+    changed: dict[str, Any], rolling: bool
+) -> None:
+    watch, before = RolloutWatch(), deployment()
+    assert not watch.is_rolling_out(before)
+    meta = {**before["metadata"], "generation": before["metadata"]["generation"] + 1}
+    after = {**before, "metadata": meta, "spec": {**before["spec"], **changed}}
+    assert watch.is_rolling_out(after) is rolling
+    assert RolloutWatch().is_rolling_out(after), "a new leader does not know the template from before"
+    seen = {**after, "status": {**after["status"], "observedGeneration": meta["generation"]}}
+    assert not watch.is_rolling_out(seen), "all pods are counted as updated"
+    assert not watch.is_rolling_out({**after, "spec": {**after["spec"], "replicas": 4}}), "the template that was seen"
 
 
 def test_status_is_written_after_a_change_or_a_minute() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import pytest
@@ -72,7 +71,7 @@ LEFT = {
 }  # fmt: skip
 
 
-def numbers(node: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def numbers(node: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Where the document has numbers."""
     if isinstance(node, int | float) and not isinstance(node, bool):
         yield path

@@ -36,7 +36,7 @@ def served(accepted: int = 0, ended: int = 0, bucket: int = FAST, **more: int) -
 
 
 class CanaryWorld:
-    """A fleet of two pods that accepted a template, and whatever a test does to it."""
+    """A fleet of some pods that accepted a template, and whatever a test does to it."""
 
     def __init__(self, world: OperatorNamespace) -> None:
         self.world = world
@@ -45,12 +45,13 @@ class CanaryWorld:
         self.links: dict[str, int] = {}
         self.reconciler: Reconciler
 
-    async def start(self, **spec: Any) -> CanaryWorld:
+    async def start(self, pods: int = 2, **spec: object) -> CanaryWorld:
         world = self.world
         asked: dict[str, Any] = {"rollout": {"canary": CANARY}, "rollingUpdate": {"minReadySeconds": 0}, **spec}
         self.reconciler = world.reconciler(await world.gateway(**asked))
-        await world.reconcile(self.reconciler)
-        self.old = await world.run_pods(2)
+        for _ in range(pods // 2):  # a new fleet begins with one pod
+            await world.reconcile(self.reconciler)
+        self.old = await world.run_pods(pods)
         for name in self.old:
             self.links[name], self.traffic[name] = 100, served(1000, 5000, lost=7, failed=11)
         await self.reconcile()
@@ -66,7 +67,7 @@ class CanaryWorld:
             status = await self.world.reconcile(self.reconciler, seconds=seconds)
         return status
 
-    async def change(self, **spec: Any) -> None:
+    async def change(self, **spec: object) -> None:
         await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", {"spec": spec})
 
     async def images(self) -> dict[str, str]:
@@ -91,7 +92,7 @@ class CanaryWorld:
         self.links[name], self.traffic[name] = links, traffic or served()
 
     async def begin(self, image: str = NEW) -> str:
-        """A new template, whose canary has one pod; its name."""
+        """A new template, whose canary has one pod; returns its name."""
         await self.change(image=image)
         await self.reconcile()
         (name,) = await self.pods_of(image, 1)
@@ -122,7 +123,7 @@ async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(ca
     status = await canary.reconcile()
     deployment = (await world.deployment())["spec"]
     assert (deployment["minReadySeconds"], deployment["replicas"]) == (HELD_SECONDS, 2)
-    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": "10%", "maxUnavailable": 0}
+    assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert status["phase"] == "Canary"
     assert condition(status, "CanarySucceeded")[:2] == ("Unknown", "Comparing")
     assert (status["canary"]["state"], status["canary"]["pods"], status["canary"]["links"]) == ("Running", 1, 10)
@@ -201,6 +202,35 @@ async def test_canary_that_serves_worse_goes_and_is_not_tried_again(
     assert set(await canary.images()) == set(canary.old), "and is not tried again"
 
 
+async def test_the_pods_of_a_failed_canary_have_no_more_links_than_the_budget_moves_in_time(
+    world: OperatorNamespace,
+) -> None:
+    """A Deployment that returns to an earlier template terminates all pods of the later one at once, whatever holds it.
+    So half of the pods would be a canary that the budget of 1,000 links cannot empty; it has one pod."""
+    rollout = {"canary": {**CANARY, "percent": 50}}
+    moves, replicas = {"maxPerSecond": 5}, {"min": 4, "max": 10}
+    fleet = await CanaryWorld(world).start(4, rollout=rollout, replicas=replicas, moves=moves)
+    for pod in fleet.old:
+        await world.place(pod)
+        fleet.links[pod], fleet.traffic[pod] = 600, served(1000, 5000)
+    await fleet.reconcile(2)
+    bad = await fleet.begin()
+    await world.place(bad)
+    fleet.links = dict.fromkeys(fleet.old, 450) | {bad: 600}
+    await fleet.reconcile(2)
+    fleet.traffic[bad] = served(rejected=60)
+    for pod in fleet.old:
+        fleet.count(pod, accepted=30, ended=100)
+    status = await fleet.reconcile()
+    assert condition(status, "CanarySucceeded")[:2] == ("False", "LinksRejected")
+    for _ in range(6):
+        if await fleet.stays(fleet.old):
+            break
+        await fleet.reconcile()
+    assert [pod["metadata"]["name"] for pod in await world.pods() if is_terminating(pod)] == [bad]
+    assert await fleet.template() == OLD
+
+
 async def test_another_template_gets_a_canary_of_its_own_and_the_accepted_one_needs_none(canary: CanaryWorld) -> None:
     first = await canary.begin()
     await canary.reconcile(4)
@@ -260,6 +290,8 @@ async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(c
     assert (status["canary"]["state"], status["canary"]["watchedSeconds"]) == ("Running", 10)
     assert set(await canary.images()) == {*canary.old, name}
     status = await canary.reconcile(6)
+    assert condition(status, "CanarySucceeded")[:2] == ("Unknown", "Comparing"), "too little traffic to judge anything"
+    status = await canary.reconcile(12)
     assert condition(status, "CanarySucceeded")[:2] == ("True", "TooLittleTraffic")
     assert len([reason for reason, _ in await world.events() if reason == "CanaryStarted"]) == 1
 

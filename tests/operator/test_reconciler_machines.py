@@ -38,7 +38,7 @@ async def test_without_the_right_to_get_nodes_the_pass_goes_on_and_names_the_val
 
 
 async def machine(world: OperatorNamespace, name: str, zone: str) -> str:
-    """Makes a machine of this test; its name."""
+    """Makes a machine of this test; returns its name."""
     name = f"{name}.{world.namespace}"
     meta = {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}
     await world.admin.create({"apiVersion": "v1", "kind": "Node", "metadata": meta})

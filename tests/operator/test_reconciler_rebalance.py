@@ -94,6 +94,20 @@ async def test_pod_is_not_removed_while_links_are_moved(world: OperatorNamespace
     assert status["decision"]["reason"] == "1 pod would suffice, but links are being moved from full pods to others"
 
 
+async def test_a_change_of_the_deployment_outside_its_template_does_not_interrupt_it(world: OperatorNamespace) -> None:
+    """The pass that applies the change reads the Deployment before its controller has seen it."""
+    reconciler, pods = await uneven(world)
+    assert (await passes(world, reconciler, 4, pods, (400, 0)))["phase"] == "Rebalancing"
+    for seconds in (31, 32, 33):
+        before = (await world.deployment())["metadata"]["generation"]
+        limit = {"spec": {"rollingUpdate": {"minReadySeconds": seconds}}}
+        await world.admin.patch("LinkGateway", world.namespace, "edge", limit)
+        status = await passes(world, reconciler, 1, pods, (400 - seconds, seconds))
+        assert (await world.deployment())["metadata"]["generation"] > before
+        assert (status["phase"], condition(status, "Rebalanced")[1]) == ("Rebalancing", "Rebalancing")
+    assert "RebalanceEnded" not in {reason for reason, _ in await world.events()}
+
+
 async def test_unready_pods_that_leave_new_links_to_others_serve_and_do_not_block_evictions(
     world: OperatorNamespace,
 ) -> None:

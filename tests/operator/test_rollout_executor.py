@@ -208,6 +208,48 @@ async def test_every_mode_keeps_to_the_budget(world: OperatorNamespace, mode: st
         assert len(await rollout.terminating()) == 1
 
 
+async def test_no_pod_is_removed_for_fewer_links_before_all_are_replaced(world: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(world).start()
+    patch = {"spec": {"replicas": {"min": 2}, "scaling": {"windowSeconds": 30, "stepDownSeconds": 10}}}
+    await world.admin.patch("LinkGateway", world.namespace, "edge", patch)
+    await rollout.reconcile(4)
+    first = await rollout.replace_first()
+    new = await rollout.new(4)
+    await rollout.drained(first, new)
+    rollout.links = {name: min(links, 260) for name, links in rollout.links.items()}  # the others have left
+    for _ in range(8):
+        status = await rollout.reconcile()
+        assert (status["decision"]["action"], (await world.deployment())["spec"]["replicas"]) == ("Stay", 4)
+        for name in [name for name in await rollout.terminating() if name in rollout.links]:
+            await rollout.drained(name, new)
+    assert set(new) <= set(await rollout.staying())
+
+
+async def test_a_smaller_scale_in_the_middle_of_it_removes_no_more_pods_than_it_asks_for(
+    world: OperatorNamespace,
+) -> None:
+    """Set by somebody else, so Kubernetes removes the pod at once; the steps go on with the smaller fleet."""
+    rollout = await SteppedRollout(world).start()
+    external = {"spec": {"scaling": {"mode": "External"}}}
+    await world.admin.patch("LinkGateway", world.namespace, "edge", external)
+    first = await rollout.replace_first()
+    new = await rollout.new(4)
+    await rollout.drained(first, new)
+    assert len(await rollout.staying()) == 7
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    await world.until("a pod less", lambda: _count(rollout, 6))
+    for _ in range(12):
+        staying, going = await rollout.staying(), [one for one in await rollout.terminating() if one in rollout.links]
+        assert len(staying) >= 3
+        assert sum(rollout.links[name] for name in going) <= 1_000, "what the budget moves before the last minute"
+        if len(staying) == 3:
+            break
+        for name in going:
+            await rollout.drained(name, [one for one in staying if one in new])
+        await rollout.reconcile()
+    assert set(staying) <= set(new), "the old pods have gone"
+
+
 async def _count(rollout: SteppedRollout, pods: int) -> bool:
     return len(await rollout.staying()) == pods
 

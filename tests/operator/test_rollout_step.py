@@ -25,7 +25,7 @@ DIRECTED = LinkDirection("new", "")
 SETTLED = RolloutHistory("new", directed_since=NOW - SETTLE)
 
 
-def spec(**more: Any) -> LinkGatewaySpec:
+def spec(**more: object) -> LinkGatewaySpec:
     """A pod of 10,000 links has 160 s for its drain: the budget moves 20,000 links before the last minute."""
     given = {"image": "g", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "t"}}, **more}
     return msgspec.convert(given, LinkGatewaySpec)
@@ -132,7 +132,9 @@ def test_without_a_surge_the_deployment_goes_its_own_steps() -> None:
     ("surge", "unavailable", "expected"),
     [("25%", "25%", (3, 2)), (0, "0%", (0, 1)), ("100%", 0, (10, 0)), (2, 1, (2, 1))],
 )
-def test_limits_in_pods_are_rounded_as_kubernetes_does(surge: Any, unavailable: Any, expected: tuple[int, int]) -> None:
+def test_limits_in_pods_are_rounded_as_kubernetes_does(
+    surge: int | str, unavailable: int | str, expected: tuple[int, int]
+) -> None:
     update = spec(rollingUpdate={"maxSurge": surge, "maxUnavailable": unavailable}).rolling_update
     assert surge_of(update, 10) == expected
 

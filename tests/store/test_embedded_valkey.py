@@ -280,7 +280,7 @@ async def test_stopping_a_stopped_server_does_nothing(tmp_path: Path, until: Unt
     await server.stop()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child at the death of its parent")
 async def test_embedded_valkey_ends_with_a_killed_parent(tmp_path: Path, until: Until) -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE

@@ -1,6 +1,6 @@
 """One `fairlead serve` as a process, on ports that it finds itself, as the tests of several rooms start it.
 
-Its log is a file, which tells when it is ready and on which ports: a pipe that nobody reads would stop it.
+Its log is a file, which says when it is ready and on which ports: a pipe that nobody reads would stop it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ServeProcess:
         return self.process.pid
 
     def stop(self) -> int:
-        """Ask it to end, and kill it if it does not; the exit code."""
+        """Ask it to end, and kill it if it does not; returns the exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         try:

@@ -73,7 +73,7 @@ class Kube:
 
     @contextmanager
     def namespace(self, name: str) -> Iterator[str]:
-        """A namespace that admits restricted pods only. A test that fails in it tells what the pods said."""
+        """A namespace that admits restricted pods only. A test that fails in it prints the logs of the pods."""
         label = "pod-security.kubernetes.io/enforce=restricted"
         self.kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=240s", timeout=250)
         self.kubectl("create", "namespace", name)

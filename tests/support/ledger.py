@@ -1,7 +1,7 @@
 """What was requested, executed and returned; and the judgement of it.
 
-Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when nobody ever told
-its caller an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
+Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when its caller never
+received an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
 end is not one that its results and its caller's actions allow. Everything is recorded by the caller's own key: one key
 that ran under two ids is a doubled command.
 """
@@ -58,21 +58,21 @@ class Entry:
     pieces: list[str] = field(default_factory=list)
     offset: int = 0
     ends: list[str] = field(default_factory=list)
-    """States, one each time that an end was told in one reading."""
+    """States, one for each end that one reading returned."""
     error: str = ""
     """The code of an explicit error, "" when there was none."""
     wrong: str = ""
     """What a caller met that no promise allows."""
     cancelled: bool = False
-    """Its end was asked for, and the wish accepted, before any end was told."""
+    """Its end was asked for, and the wish accepted, before any end was received."""
     cancel_sent: float = 0.0
     """When its end was asked for first: the wish may have been taken although the answer was lost."""
     attached: int = 0
     """How often its results were taken up again."""
     updates: list[float] = field(default_factory=list)
-    """When its caller began, and when it was told something."""
+    """When its caller began, and when it received something."""
     output_times: list[float] = field(default_factory=list)
-    """When its caller was told what its agent had said."""
+    """When its caller received output of its agent."""
 
     @property
     def over(self) -> bool:
@@ -173,13 +173,13 @@ class Ledger:
         return reported_twice or self._executed[entry.key] > runs or len(entry.ids) > 1
 
     def _forgotten(self, entry: Entry) -> bool:
-        """Only what cannot be known any more: a second run of a key of before, and nothing told twice."""
+        """Only what cannot be known any more: a second run of a key of before, and nothing received twice."""
         lines = entry.text.splitlines()
         whole = len(set(lines)) == len(lines) and len(entry.ends) <= 1
         return whole and entry.updates[0] < self.emptied and self._executed[entry.key] <= 2 and len(entry.ids) <= 2
 
     def _broken(self, entry: Entry, output_times: list[float]) -> bool:
-        """`heard`: when callers were told what the entry's agent had said, in any command."""
+        """`output_times`: when callers received output of the entry's agent, of any command."""
         expected = "".join(line(entry.key, n, entry.width) for n in range(entry.count))
         runs = self._executed[entry.key]
         if entry.wrong or not expected.startswith(entry.text):

@@ -79,7 +79,7 @@ class OperatorNamespace:
         return made
 
     async def reconcile(self, reconciler: Reconciler, name: str = "edge", seconds: float = 10.0) -> Object:
-        """One pass, `seconds` after the last; the status after it."""
+        """One pass, `seconds` after the last; returns the status after it."""
         self.now += seconds
         everyone = await self.admin.items("LinkGateway", self.namespace)
         (body,) = (one for one in everyone if one["metadata"]["name"] == name)

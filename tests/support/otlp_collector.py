@@ -92,7 +92,7 @@ class Collector:
         return [s for s in tuple(self.spans) if s.name == name and wanted.items() <= s.facts.items()]
 
     def wait(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Until it holds; what came tells why it does not."""
+        """Until it holds; the message shows what came instead."""
         deadline = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < deadline, f"{what}: {[span.name for span in self.spans]}"

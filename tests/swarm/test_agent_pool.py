@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
-from fairlead.swarm.agent_pool import AgentPool
+from fairlead.swarm.agents.agent_pool import AgentPool
 from fairlead.swarm.options import SwarmOptions
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import (

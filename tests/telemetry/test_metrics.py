@@ -154,12 +154,12 @@ async def test_an_agent_that_does_not_read_is_visible(
     make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
 ) -> None:
     node = make_node("patient")
-    await dial(node, "deaf-1", max_queue=1)
+    await dial(node, "unread-1", max_queue=1)
     platform = platform_of(node)
-    await platform.online("deaf-1")
+    await platform.online("unread-1")
     assert node.metric("fairlead_slow_readers") == 0
     for _ in range(40):  # 20 MB: more than any socket buffer takes
-        await platform.post("deaf-1", "work", "x" * 500_000)
+        await platform.post("unread-1", "work", "x" * 500_000)
     await until(lambda: node.metric("fairlead_slow_readers") == 1)
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 

@@ -240,7 +240,7 @@ async def test_a_dead_collector_loses_spans_and_nothing_else(
         began = time.monotonic()
         assert node.stop() == 0
         assert time.monotonic() - began < 12, "stopping waits for the collector for some seconds at most"
-    assert node.log().count("takes no spans") == 1, node.log()
+    assert node.log().count("accepts no spans") == 1, node.log()
 
 
 async def flood(platform: Platform, count: int) -> None:

@@ -74,7 +74,7 @@ class Call:
 
     @property
     def decided(self) -> float:
-        """The moment by which it belongs to a chapter: when its caller was told the outcome, or when what the caller
+        """The moment by which it belongs to a chapter: when its caller received the outcome, or when what the caller
         had to give up began to go wrong."""
         return self.failed or self.last_line_at or self.posted if self.outcome in (LOST, NOT_SENT, OPEN) else self.ended
 

@@ -49,20 +49,24 @@ class FairleadFleet:
     host = HOST
     budget = BUDGET
 
-    def __init__(self, kube: Kube, folder: Path, agents: int) -> None:
+    def __init__(self, kube: Kube, folder: Path, agents: int, settings: dict[str, Any] | None = None) -> None:
+        """`settings`: the values of the chart."""
         self._kube = kube
         self._agents = agents
-        self._release = Release(kube, NAMESPACE, folder, values(agents))
+        self._release = Release(kube, NAMESPACE, folder, settings or values(agents))
 
     def install(self) -> None:
         release = self._release
-        # Helm leaves CRDs of an earlier release as they are, and the API server drops fields that they do not know.
-        self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
-        release.install()
+        self._apply_chart()
         release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
         stored = release.gateway()["spec"]
         assert stored.get("rollout", {}).get("canary"), f"the API server does not know rollout.canary: {stored}"
         self.url = release.platform()
+
+    def _apply_chart(self) -> None:
+        # Helm leaves CRDs of an earlier release as they are, and the API server drops fields that they do not know.
+        self._kube.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
+        self._release.install()
 
     def agent_environment(self) -> dict[str, str]:
         return {"FAIRLEAD_AGENT_TOKEN": self._release.token("agent")}
@@ -95,6 +99,7 @@ class FairleadFleet:
             Chapter("nothing happens", self._nothing),
             Chapter(GROWTH, self._grow),
             Chapter("rollout", self._roll),
+            Chapter("rollout in steps, and back", self._roll_in_steps),
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
             Chapter("operator killed in mid-move", self._kill_operator),
@@ -116,6 +121,22 @@ class FairleadFleet:
         self._release.kubectl("rollout", "restart", f"deployment/{RELEASE}")
         gone(self, old)
         return self._wait_until_settled(4)
+
+    def _roll_in_steps(self) -> str:
+        """Smaller pods, and as many. All links are then more than the budget moves while one of these drains."""
+        usual = values(self._agents)["gateways"]["default"]
+        small = {"capacity": self._agents // 2, "targetUtilisation": 4 * MANY_PERCENT, "rollout": {"canary": None}}
+        old = self._names()
+        self._patch(small)
+        self._release.until("a rollout in steps", lambda: self._said("RolloutWithinBudget"), 180)
+        gone(self, old, 600)
+        there = self._wait_until_settled(4)
+        old = self._names()
+        self._patch({"capacity": usual["capacity"], "targetUtilisation": MANY_PERCENT})
+        gone(self, old, 600)
+        back = self._wait_until_settled(4)
+        self._patch({"rollout": usual["rollout"]})
+        return f"{there}; back: {back}"
 
     def _evict(self) -> str:
         pods = self._names()[:2]
@@ -177,9 +198,13 @@ class FairleadFleet:
 
     def _verdict(self, status: str) -> str:
         """Reason and message of CanarySucceeded while it has this status; "" otherwise."""
-        conditions = {one["type"]: one for one in self._release.status()["conditions"]}
-        verdict = conditions.get("CanarySucceeded", {})
+        verdict = self._said("CanarySucceeded")
         return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == status else ""
+
+    def _said(self, condition: str) -> dict[str, str]:
+        """A condition of the LinkGateway; empty while it has none of that type."""
+        conditions: dict[str, dict[str, str]] = {one["type"]: one for one in self._release.status()["conditions"]}
+        return conditions.get(condition, {})
 
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)

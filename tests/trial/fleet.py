@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from e2e.release import is_ready
@@ -20,6 +21,8 @@ LOOK = 2.0
 """Seconds between two looks: each costs some tenths of a second of a core."""
 SETTLE_TIMEOUT = 300.0
 EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
+VALKEY = Path(__file__).parent / "valkey.yaml"
+"""A Valkey of its own, for a fleet that brings none. VERSION is that of the images."""
 GROWTH = "scale 1→4"
 """The chapter that all later ones need: they have four pods."""
 

@@ -16,7 +16,7 @@ from fairlead.version import __version__
 from e2e.release import is_ready, name
 from support.kube import Kube, KubeError
 from trial.external_metric import API_SERVICE, GROUP, ExternalMetric
-from trial.fleet import GROWTH, Chapter, evict, gone, wait_until_settled
+from trial.fleet import GROWTH, VALKEY, Chapter, evict, gone, wait_until_settled
 
 HERE = Path(__file__).parent
 HOST = "plain.fairlead.test"
@@ -45,6 +45,7 @@ class PlainFleet:
         objects = {"apiVersion": "v1", "kind": "List", "items": self._metric.objects(NAMESPACE)}
         self._kube.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
         manifest = (HERE / "plain.yaml").read_text().replace("VERSION", __version__).replace("HOST", HOST)
+        self._kubectl("apply", "-f", "-", stdin=VALKEY.read_text().replace("VERSION", __version__))
         self._kubectl("apply", "-f", "-", stdin=manifest.replace("TARGET", self._target(FEW_SHARE)))
         for deployment in ("valkey", "plain"):
             self._kubectl("rollout", "status", f"deployment/{deployment}", "--timeout=180s", timeout=200)

@@ -3,6 +3,7 @@
     python -m trial.run                         2,000 agents: Fairlead with its operator, then a plain Deployment
     python -m trial.run --agents 200 --only fairlead
     python -m trial.run --chapter canary        what is needed for it, and this one alone
+    python -m trial.run --older HEAD~1          a release of that commit is upgraded to the present one, and rolled back
 
 Started by `make trial`, which brings the cluster and the images. Agents come through the Ingress, commands through the
 Service. Each chapter begins when the one before it has come to rest, and none waits for longer than some minutes; one
@@ -26,12 +27,14 @@ from pathlib import Path
 
 from e2e.evidence import ACCESS
 from e2e.release import is_ready
+from support.interop.older_version import HistoryMissing
 from support.kube import INGRESS, Kube, KubeError, find
 from trial import external_metric, fairlead_fleet, plain_fleet
 from trial.cpu import CpuWatch
 from trial.fairlead_fleet import FairleadFleet
 from trial.fleet import GROWTH, Chapter, Fleet, wait_until_settled
 from trial.links import RecordedLink, read_links
+from trial.older_fleet import OlderFleet, OlderImages
 from trial.plain_fleet import PlainFleet
 from trial.programs import AgentPrograms, CallerProgram
 from trial.report import AFTERWARDS, BEFORE, FleetResult, Played, table_of
@@ -141,10 +144,17 @@ def arguments() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=2_000, help=f"of each fleet, at most {MOST:,}")
     parser.add_argument("--only", choices=["fairlead", "plain"])
+    parser.add_argument(
+        "--older", metavar="COMMIT", help="only Fairlead: from this commit's release to the present one"
+    )
     parser.add_argument("--skip", action="append", default=[], help="a word of the names of chapters to leave out")
     parser.add_argument("--chapter", action="append", default=[], help="a word of the names of the chapters to play")
     parser.add_argument("--out", type=Path, default=Path("trial.md"), help="where the tables go")
     options = parser.parse_args()
+    if options.older:
+        if options.only == "plain":
+            parser.error("--older: expected no --only plain, whose fleet has no other version")
+        options.only = "fairlead"
     if not 4 <= options.agents <= MOST:
         parser.error(f"--agents {options.agents}: expected 4 to {MOST:,}")
     return parser, options
@@ -160,13 +170,25 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the chapters, and what was played is told
     folder = Path(tempfile.mkdtemp(prefix="trial-"))
     print_progress(f"logs and raw material in {folder}")
+    try:
+        older = OlderImages(options.older, folder) if options.older else None
+    except HistoryMissing as e:
+        print_progress(f"NO OLDER VERSION IS PLAYED: no commit {options.older} here: {e}")
+        return 0
 
     def wanted(chapter: str) -> bool:
         asked = not options.chapter or chapter == GROWTH or any(word in chapter for word in options.chapter)
         return asked and not any(word in chapter for word in options.skip)
 
+    def fairlead() -> Fleet:
+        return (
+            FairleadFleet(kube, folder, options.agents)
+            if older is None
+            else OlderFleet(kube, folder, options.agents, older)
+        )
+
     fleets: dict[str, tuple[str, Callable[[], Fleet]]] = {
-        "fairlead": (fairlead_fleet.NAMESPACE, lambda: FairleadFleet(kube, folder, options.agents)),
+        "fairlead": (fairlead_fleet.NAMESPACE, fairlead),
         "plain": (plain_fleet.NAMESPACE, lambda: PlainFleet(kube, folder, options.agents, own_address())),
     }
     # A trial that was killed leaves it behind, and the namespaces that it was for cannot end then.

@@ -22,10 +22,12 @@ import pytest
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
+from support.interop.older_version import HistoryMissing
 from trial.agents import name
 from trial.api import FairleadApi, Limits
 from trial.calls import LOST, NOT_SENT, OK, Call, Probe, judge, longest_silence, text
 from trial.links import RecordedLink, longest_without, most_within, moves, read_links, seconds_above, skew, spread
+from trial.older_fleet import OlderImages
 from trial.programs import CallerProgram
 from trial.traffic import Pace
 
@@ -229,3 +231,9 @@ async def test_callers_and_agents_work_with_a_plain_server(tmp_path: Path, own_v
     finally:
         server.kill()
         server.wait()
+
+
+def test_a_commit_that_is_not_there_is_told_before_anything_is_built(tmp_path: Path) -> None:
+    with pytest.raises(HistoryMissing):
+        OlderImages("no-such-commit", tmp_path)
+    assert not list(tmp_path.iterdir())

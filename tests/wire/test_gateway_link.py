@@ -242,7 +242,7 @@ def test_input_is_sent_within_the_granted_credit(link: GatewayLink) -> None:
 
 
 def test_an_empty_input_chunk_is_consumed_with_the_next_one(link: GatewayLink) -> None:
-    """No credit tells of it: dropped any sooner, it could be asked for and never be sent again."""
+    """No credit covers it: if it were dropped any sooner, it could be asked for and never be sent again."""
     stream = link.opened("B")
     for size in (10, 0, 0, 5):
         stream.fed(size)

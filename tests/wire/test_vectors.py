@@ -1,4 +1,4 @@
-"""The vectors that ship with the package, run against our own two ends: SDK authors are told what we do ourselves.
+"""The vectors that ship with the package, run against our own two ends: they are what we follow ourselves.
 
 A conversation is played between a real GatewayLink and a real AgentLink over a real Outbox. What the state
 machines produce by themselves (chunks, what is sent again, receipts, credit, hello's `have`) must equal the

@@ -29,7 +29,7 @@ MAX_ENTRIES = 10_000
 """The bound of an inbox whose node does not read. A node that reads trims its inbox with each heartbeat."""
 CANARY_DEADLINE = 3.0
 """Seconds. A canary takes milliseconds, and a reader that is reconnecting (1 s at most) still receives it in time."""
-DEAF_AFTER = 2
+STALLED_AFTER = 2
 """Consecutive late canaries: the first one restarts the reader, the second one says that this did not help."""
 
 
@@ -74,9 +74,9 @@ class Inbox:
         return inbox_key(self._address)
 
     @property
-    def deaf(self) -> bool:
+    def stalled(self) -> bool:
         """True after two consecutive late canaries while Redis answered."""
-        return self._late_canaries >= DEAF_AFTER
+        return self._late_canaries >= STALLED_AFTER
 
     async def start(self) -> None:
         """Create the inbox and receive. Raises BusUnavailable; the next `refresh` creates the inbox then."""

@@ -57,7 +57,7 @@ _FIELD_ADVICE = {
     "id": "`fairlead why AGENT` lists the ids of its open commands",
     "api": "use --api http://HOST:8081 or FAIRLEAD_API",
 }
-"""The next step for an invalid field, where the message alone does not tell it."""
+"""The next step for an invalid field, where the message alone is not enough."""
 
 
 def exit_code(error: FairleadError) -> int:

@@ -38,7 +38,7 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
 
 OUTCOME_UNKNOWN = StoredEnd(
     code="outcome_unknown",
-    message="the agent was started anew while it had the command: whether that was done is not known",
+    message="the agent was restarted while it had the command: whether the command took effect is not known",
 )
 EXPIRED = StoredEnd(code="expired", message="the deadline passed before the command could be sent", temporary=True)
 CANCELLED = StoredEnd(code="cancelled", message="cancelled while it waited for the agent")

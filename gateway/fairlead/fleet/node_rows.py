@@ -114,11 +114,12 @@ class NodeRows:
         last = now - schema.NODE_TTL_MS
         return self._store.submit("ZREMRANGEBYSCORE", schema.NODES, "-inf", f"({last}", priority=Priority.CONTROL)
 
-    async def mark_stopped(self, node: str, epoch: str, now: int) -> None:
-        """End this registration on purpose: rewrite its row so that no other node takes it for alive."""
+    async def mark_stopped(self, node: str, epoch: str, now: int, left: int) -> None:
+        """End this registration on purpose: rewrite its row so that no other node takes it for alive. `left`: agents
+        that have left on purpose, those since the last heartbeat included."""
         last = now - ALIVE_MS - 1
-        left = self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "links", 0, "at", last))
-        if integer(items(await left)[0]):
+        fields = ("state", "stopped", "links", 0, "left", left, "at", last)
+        if integer(items(await self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", *fields)))[0]):
             await self._note_heartbeat(f"{node}#{epoch}", last)
 
 

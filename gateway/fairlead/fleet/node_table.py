@@ -123,7 +123,7 @@ class UnrecordedEnd(NamedTuple):
 
     node: str
     alive: bool
-    """True if the node is alive and will record it; otherwise the node ended without a word."""
+    """True if the node is alive and will record it; otherwise the node ended without closing the link."""
     heartbeat: int
     """The last heartbeat of the node."""
     before: int

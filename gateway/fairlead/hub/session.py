@@ -16,11 +16,10 @@ import random
 import msgspec
 
 from fairlead.errors import ProtocolViolation
+from fairlead.hub.delivery_queue import DeliveryQueue
 from fairlead.hub.link_identity import UNKNOWN, LinkIdentity, pack_identity, unpack_identity
 from fairlead.hub.link_telemetry import LinkTelemetry
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
-from fairlead.telemetry.command_timing import CommandTiming
-from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.gateway_link import Action, LinkPhase
@@ -46,23 +45,6 @@ RETRY_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 together."""
 LARGE_MESSAGE = 4096
 """Bytes from which on a message that is not stored counts as several messages against the agent's budget."""
-
-
-class DeliveryQueue(dict[str, CommandTiming]):
-    """The commands that wait to be sent on one session, in order. Exists only while there are any."""
-
-    __slots__ = ("sending",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sending = False
-        """True while a task sends them."""
-
-    def add(self, command: str, rung_at: int, waited: bool) -> None:
-        """`rung_at`: when a doorbell told of the command (ns). `waited`: it was open before the link was."""
-        if command not in self:
-            self[command] = timing = CommandTiming(rung_at, wall_ns())
-            timing.waited = waited
 
 
 class Session(LinkTelemetry):

@@ -53,17 +53,17 @@ class MockLink:
         """Bytes of input that the agent has granted."""
         self.bye: Raw | None = None
         self._codec: Codec[FromAgent] = gateway_codec(ENCODINGS[encoding])
-        self._back = agent_codec(ENCODINGS[encoding])
-        self._twin = agent_codec(SUBPROTOCOL_JSON)
+        self._agent_codec = agent_codec(ENCODINGS[encoding])
+        self._json_codec = agent_codec(SUBPROTOCOL_JSON)
 
     async def send_message(self, message: Raw) -> None:
         """Send one message of the gateway. Raises Gone when the connection is over."""
-        decoded = self._twin.decode(msgspec.json.encode(message).decode())
+        decoded = self._json_codec.decode(msgspec.json.encode(message).decode())
         if isinstance(decoded, Chunk):
             self.fed += len(decoded.payload)
         if decoded is not None:
-            data = self._back.encode(decoded)
-        elif self._back.binary:
+            data = self._agent_codec.encode(decoded)
+        elif self._agent_codec.binary:
             data = msgspec.msgpack.encode(message)  # of a later version, which the codecs do not know
         else:
             data = msgspec.json.encode(message).decode()

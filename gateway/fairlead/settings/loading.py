@@ -1,6 +1,6 @@
 """Reads the settings of a gateway process: defaults < TOML file < environment < flags.
 
-It reads the files that it is told of and nothing else. All errors are reported at once, in one ConfigError.
+It reads the files that it is given and nothing else. All errors are reported at once, in one ConfigError.
 """
 
 from __future__ import annotations

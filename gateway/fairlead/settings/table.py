@@ -112,9 +112,7 @@ SETTINGS: Mapping[str, Setting] = {
         "URL of Redis, or `embedded`",
         True,
     ),
-    "redis_file": path(
-        "File that contains the URL of Redis; unlike a flag, a file cannot be read in the list of processes"
-    ),
+    "redis_file": path("File that contains the URL of Redis; unlike a flag, it is not shown in the list of processes"),
     "redis_ca_file": path("PEM file of the certificate authorities to trust for a rediss:// server"),
     "data": path("Data directory of the embedded Valkey"),
     "agent_token": _token("Token that agents present"),
@@ -127,12 +125,12 @@ SETTINGS: Mapping[str, Setting] = {
     "unauthenticated_limit": whole_number(
         16,
         100_000,
-        "Maximum number of connections without a valid token yet, on the link and API ports; half for one address",
+        "Maximum number of connections without a valid token yet, on the link and API ports; half from one address",
     ),
     "trusted_proxies": _list(
         _is_network,
         "IP addresses and networks such as 10.0.0.0/8",
-        "Proxies whose X-Forwarded-For or Forwarded header is trusted; all others are ignored",
+        "Proxies whose X-Forwarded-For or Forwarded header is trusted; those of other senders are ignored",
     ),
     "allowed_hosts": _list(
         lambda entry: re.fullmatch(_HOST_PATTERN, entry) is not None,

@@ -116,7 +116,7 @@ class CallBatch:
         if isinstance(error, NoScriptError) and script is not None:
             if script.sha in self._refused or call.repeated:
                 why = self._refused.get(script.sha, error)
-                call.fail(ScriptError(script.name, f"the server does not take it: {why}"), why)
+                call.fail(ScriptError(script.name, f"the server does not accept it: {why}"), why)
                 return
             self._loaded.discard(script.sha)
             call.repeated = True

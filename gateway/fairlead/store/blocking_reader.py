@@ -146,7 +146,7 @@ class BlockingReader:
             return
         newest = text(facts[facts.index(b"last-generated-id") + 1])
         if _order(newest) < _order(self.last_id):
-            logger.warning("%s has begun anew (at %s, we were at %s)", self._stream, newest, self.last_id)
+            logger.warning("%s has begun again (at %s, the reader was at %s)", self._stream, newest, self.last_id)
             self.last_id = START
 
 

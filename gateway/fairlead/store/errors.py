@@ -50,7 +50,7 @@ UNFIT_SERVER = {
     "CLUSTERDOWN": "its cluster is down",
     "TRYAGAIN": "its cluster is moving keys",
     "BUSY": "a script has run too long on it; SCRIPT KILL ends it",
-    "NOAUTH": "it wants a password; set one in the address",
+    "NOAUTH": "it requires a password; set one in the address",
     "WRONGPASS": "it refuses the password of the address",
     "NOPERM": "the user of the address lacks a permission",
 }

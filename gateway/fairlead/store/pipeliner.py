@@ -234,7 +234,7 @@ class Pipeliner:
             if not answered and await connection.is_spent():
                 if self.batches > served:
                     return
-                raise BusUnavailable(f"Redis at {self.address} hangs up on us")
+                raise BusUnavailable(f"Redis at {self.address} closed the connection")
             self._fail_overdue()
             if self._backlog:
                 await self._exchange(connection)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.errors import ConnectionRefused, FairleadError
-from fairlead.swarm.agent_pool import MISCONFIGURED
+from fairlead.swarm.agents.agent_pool import MISCONFIGURED
 from fairlead.swarm.counters import Counters, WorkerReport
 from fairlead.swarm.options import SwarmOptions, WorkerOptions
 from fairlead.swarm.worker import REPORT_INTERVAL

@@ -75,8 +75,7 @@ def check_ports(agents: int, sources: tuple[str, ...], *, secure: bool) -> str |
 
 def private_memory() -> int:
     """Bytes of memory that belong to this process alone: what would be free if it ended. 0 where the system does not
-    tell (Linux does). Not the resident size, which includes the interpreter's pages that all workers share.
-    """
+    report it (Linux does). Not the resident size, which includes the interpreter's pages that all workers share."""
     try:
         lines = ROLLUP.read_text().splitlines()
     except OSError:

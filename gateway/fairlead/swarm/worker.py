@@ -16,7 +16,7 @@ from contextlib import suppress
 
 import msgspec
 
-from fairlead.swarm.agent_pool import AgentPool
+from fairlead.swarm.agents.agent_pool import AgentPool
 from fairlead.swarm.counters import WorkerReport
 from fairlead.swarm.options import WorkerOptions
 from fairlead.swarm.system import raise_open_files

@@ -152,9 +152,9 @@ class SpanExporter:
         if good == self._failing:  # logged once at each change, not for each batch
             self._failing = not good
             if good:
-                logger.info("the collector at %s takes spans again", self._endpoint)
+                logger.info("the collector at %s accepts spans again", self._endpoint)
             else:
-                logger.warning("the collector at %s takes no spans: they are dropped and counted", self._endpoint)
+                logger.warning("the collector at %s accepts no spans: they are dropped and counted", self._endpoint)
 
 
 def _otlp(endpoint: str) -> OTLPSpanExporter:

@@ -166,8 +166,8 @@ class Canary(ApiStruct, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=50,
-            description="Percentage of the pods that the canary has, rounded up; at most this percentage of the links "
-            "is moved for it.",
+            description="Percentage of the pods that the canary has, rounded up, but no more pods than the budget of "
+            "moves can empty at once; at most this percentage of the links is moved for it.",
         ),
     ] = 5
     seconds: Annotated[

@@ -20,7 +20,6 @@ from fairlead_operator.kube.workload_status import (
     crash_of,
     has_ended,
     is_ready,
-    is_rolling_out,
     is_terminating,
     replicas,
     revision_of,
@@ -190,7 +189,6 @@ def observe_fleet(
         ),
         readable=nodes is not None,
         at=None if nodes is None else nodes.now / 1000,
-        rollout=is_rolling_out(deployment),
         revision=revision,
     )
 

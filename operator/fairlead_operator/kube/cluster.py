@@ -186,7 +186,7 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
 
 
 async def apply_crds(definitions: Iterable[Object], manager: str) -> int:
-    """Applies the definitions, as the chart's upgrade job does; the exit code, 0 when all were applied."""
+    """Applies the definitions, as the chart's upgrade job does; returns the exit code, 0 when all were applied."""
     cluster = Cluster(ApiClient(await configuration()), lambda: None)
     failed = 0
     try:

@@ -35,6 +35,25 @@ class FirstSeen:
         return {uid: now - since for uid, since in self._since.items()}
 
 
+class RolloutWatch:
+    """Tells whether a Deployment is rolling out. Its status says so only when its controller has seen the last change;
+    until then a changed template is a rollout that is about to begin. Another change, of the scale or of a limit, is
+    none."""
+
+    def __init__(self) -> None:
+        self._template: Object | None = None
+        """The pod template when the controller had last seen all changes."""
+
+    def is_rolling_out(self, deployment: Object) -> bool:
+        """Whether pods of two templates exist, or are about to. `deployment` as it is now."""
+        template, status = deployment["spec"]["template"], deployment.get("status") or {}
+        if _is_observed(deployment):
+            self._template = template
+        elif template != self._template:
+            return True
+        return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
+
+
 def pod_count(number: int) -> str:
     """In words: "1 pod", "2 pods"."""
     return f"{number} pod" if number == 1 else f"{number} pods"
@@ -44,25 +63,23 @@ def replicas(deployment: Object) -> int:
     return int(deployment["spec"].get("replicas", 1))
 
 
-def is_rolling_out(deployment: Object) -> bool:
-    """Whether pods of two templates exist, or are about to."""
-    status = deployment.get("status") or {}
-    if int(status.get("observedGeneration", 0)) < int(deployment["metadata"].get("generation", 0)):
-        return True
-    return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
-
-
 def current_revision(deployment: Object, replica_sets: Sequence[Object]) -> str:
     """The revision of the Deployment's template as it is now; "" while its controller has not seen it yet."""
-    status, meta = deployment.get("status") or {}, deployment["metadata"]
+    meta = deployment["metadata"]
     number = (meta.get("annotations") or {}).get(REVISION_NUMBER)
-    if not number or int(status.get("observedGeneration", 0)) < int(meta.get("generation", 0)):
+    if not number or not _is_observed(deployment):
         return ""
     for one in replica_sets:
         owned = any(ref.get("uid") == meta["uid"] for ref in one["metadata"].get("ownerReferences") or [])
         if owned and (one["metadata"].get("annotations") or {}).get(REVISION_NUMBER) == number:
             return revision_of(one)
     return ""
+
+
+def _is_observed(deployment: Object) -> bool:
+    """Whether its controller has seen its last change."""
+    seen = int((deployment.get("status") or {}).get("observedGeneration", 0))
+    return seen >= int(deployment["metadata"].get("generation", 0))
 
 
 def revision_of(labelled: Object) -> str:

@@ -101,8 +101,8 @@ class OperationRunner:
         rebalance: RebalancePlan | None = None,
         disconnect: DisconnectProgress | None = None,
     ) -> RunningOperation:
-        """One step of each operation in order; the one that is running. `rebalance` is what the last pass planned,
-        `disconnect` how far the nodes are."""
+        """One step of each operation in order; returns the one that is running. `rebalance` is what the last pass
+        planned, `disconnect` how far the nodes are."""
         context = StepContext(
             gateway=gateway.name,
             fleet=fleet,

@@ -87,7 +87,7 @@ def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
         begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="links are counted")
         return Step(begun, "Rebalancing")
     if operation.spec.type is Type.DISCONNECT:
-        begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="the nodes are being told")
+        begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="the nodes are being informed")
         return Step(begun, "Disconnecting")
     if operation.spec.type is Type.DRAIN:
         target = next((pod for pod in pods if pod.name == operation.spec.pod), None)

@@ -49,4 +49,4 @@ class DisconnectExecutor:
                 self._operation = ""
         except BusUnavailable as e:
             # The next pass writes it; what was written before expires.
-            logger.debug("the nodes cannot be told of a Disconnect: %s", e.message)
+            logger.debug("the nodes cannot be informed of a Disconnect: %s", e.message)

@@ -33,7 +33,7 @@ from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.workload_status import FirstSeen
+from fairlead_operator.kube.workload_status import FirstSeen, RolloutWatch
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.children import children
@@ -90,6 +90,7 @@ class Reconciler:
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
+        self._rollouts = RolloutWatch()
         self._exclusions = KnownExclusions()
         self._starting = FirstSeen()
         self._links = LinkCount()
@@ -153,7 +154,8 @@ class Reconciler:
         excluded = self._exclusions.observe(nodes, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines, excluded)
         queried = await self._prometheus.read(spec.scaling.signals.prometheus, conditions)
-        fleet = replace(fleet, queried=queried, canary=self._canary.running)
+        rolling_out = self._rollouts.is_rolling_out(workload.deployment)
+        fleet = replace(fleet, rollout=rolling_out, queried=queried, canary=self._canary.running)
         self._executor.check_removal(fleet, report, now)
         fleet = await self._run_operations(spec, operations, workload.deployment, nodes, fleet)
         decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)

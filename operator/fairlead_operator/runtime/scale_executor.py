@@ -67,7 +67,7 @@ class ScaleExecutor:
         report: PassReport,
         now: float,
     ) -> bool:
-        """Writes what `decision` asks for; whether the scale was written."""
+        """Writes what `decision` asks for; returns whether the scale was written."""
         if not writes_scale(spec):
             return False
         namespace, name = self._owner.namespace, self._owner.name

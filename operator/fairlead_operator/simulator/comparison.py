@@ -134,20 +134,24 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fairlead-operator simulate",
         description="Plays traces on a modelled fleet, under the operator's own decisions and under the formulas of\n"
-        "other autoscalers, and compares pod-hours, closed links, hot pods and waits. It touches no cluster.",
+        "other autoscalers, and compares pod-hours, closed links, full pods and waits. It touches no cluster.",
         epilog=f"traces:\n{_list(traces)}\n\npolicies:\n{_list(TEXTS)}\n\nload balancers:\n{_list(balancers)}\n\n"
-        "an own trace, from the links that Prometheus has counted:\n"
+        "a trace of your own, from the links that Prometheus has counted:\n"
         "  curl -G http://prometheus:9090/api/v1/query_range -d start=… -d end=… -d step=60 \\\n"
         "    --data-urlencode 'query=sum(fairlead_links)' > week.json\n"
         "  fairlead-operator simulate --trace-file week.json --spec edge.yaml --plots .",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    fleet = parser.add_argument_group("what happens")
-    fleet.add_argument("--trace", action="append", choices=[*TRACES, "all"], help="day unless given; may be repeated")
-    fleet.add_argument("--trace-file", action="append", type=Path, metavar="FILE", help="CSV or JSON with real links")
-    fleet.add_argument("--agents", type=_whole, default=1_000_000, help="of the built-in traces (1,000,000)")
+    fleet = parser.add_argument_group("traces and policies")
+    fleet.add_argument("--trace", action="append", choices=[*TRACES, "all"], help="default: day; may be repeated")
+    fleet.add_argument(
+        "--trace-file", action="append", type=Path, metavar="FILE", help="CSV or JSON with the links of a real fleet"
+    )
+    fleet.add_argument(
+        "--agents", type=_whole, default=1_000_000, help="number of agents in the built-in traces (1,000,000)"
+    )
     fleet.add_argument("--hours", type=float, default=24.0, help="length of the built-in traces (24)")
-    fleet.add_argument("--policy", action="append", choices=list(POLICIES), help="all unless given; may be repeated")
+    fleet.add_argument("--policy", action="append", choices=list(POLICIES), help="default: all; may be repeated")
     gateway = parser.add_argument_group("the LinkGateway")
     gateway.add_argument("--spec", type=Path, metavar="FILE", help="a LinkGateway in YAML; all defaults without it")
     for name, text in (
@@ -158,13 +162,27 @@ def _parser() -> argparse.ArgumentParser:
         ("max", f"replicas.max ({PODS_MOST} without --spec)"),
     ):
         gateway.add_argument(f"--{name}", type=int, metavar="NUMBER", help=text)
-    world = parser.add_argument_group("the model")
-    world.add_argument("--balancer", choices=list(BALANCERS), default="random", help="(%(default)s)")
-    world.add_argument("--pod-start", default="30:60", metavar="MEDIAN:P95", help="seconds to readiness (%(default)s)")
-    world.add_argument("--lost-per-day", type=float, default=1.0, metavar="NUMBER", help="of an agent (%(default)s)")
-    world.add_argument("--seed", type=int, default=1, help="the same seed repeats a run exactly (%(default)s)")
+    _add_model_options(parser.add_argument_group("the model"))
     output = parser.add_argument_group("output")
     output.add_argument("--json", type=Path, metavar="FILE", help="writes all figures, and a sample for each minute")
     output.add_argument("--plots", type=Path, metavar="FOLDER", help="draws an SVG for each trace (needs matplotlib)")
-    output.add_argument("--quiet", action="store_true", help="shows no progress")
+    output.add_argument("--quiet", action="store_true", help="hides the progress")
     return parser
+
+
+def _add_model_options(model: argparse._ArgumentGroup) -> None:
+    model.add_argument(
+        "--balancer",
+        choices=list(BALANCERS),
+        default="random",
+        help="how connections are spread over the pods (%(default)s)",
+    )
+    model.add_argument("--pod-start", default="30:60", metavar="MEDIAN:P95", help="seconds to readiness (%(default)s)")
+    model.add_argument(
+        "--lost-per-day",
+        type=float,
+        default=1.0,
+        metavar="NUMBER",
+        help="links that an agent loses by chance (%(default)s)",
+    )
+    model.add_argument("--seed", type=int, default=1, help="the same seed repeats a run exactly (%(default)s)")

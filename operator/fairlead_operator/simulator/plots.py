@@ -44,7 +44,7 @@ STYLES = {
     "keda": ("#000000", "dashed", 1.0),
     "agones": ("#009E73", "dashdot", 1.0),
 }
-"""Colour, line and its width of each policy. The colours are told apart by colour-blind people too (Okabe and Ito,
+"""Colour, line and its width of each policy. Colour-blind people can distinguish the colours too (Okabe and Ito,
 "Color Universal Design", 2008), and the lines without any colour."""
 
 

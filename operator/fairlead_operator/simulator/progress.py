@@ -26,7 +26,7 @@ def play(simulation: Simulation, title: str, seconds: int) -> None:
         return
 
     def line(second: int) -> None:
-        hours = f"{second / 3600:g} of {seconds / 3600:g} h"
+        hours = f"{second / 3600:g} of {seconds / 3600:.4g} h"
         console.print(f"{title}: {hours}, {len(simulation.pods)} pods, {simulation.linked:,} links", highlight=False)
 
     simulation.run(line, LINE_SECONDS)

@@ -78,7 +78,7 @@ class Simulation:
         return self.queue.waiting
 
     def run(self, progress: Callable[[int], None] = lambda second: None, every: int = 600) -> Simulation:
-        """Plays the rest. `progress` is told the second, after every so many."""
+        """Plays the rest. `progress` is called with the second, at regular intervals."""
         while self.now < self._scenario.seconds:
             self.step()
             if self.now % every == 0:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from fairlead.wire.messages import Hello
 
 from support.agent.agent_process import AgentProcess
 from support.agent.scripted_gateway import Gateway
-from support.agent.scripted_link import Link
+from support.agent.scripted_link import Link, WelcomeOptions
 
 AGENT = '''
 import asyncio, resource, sys
@@ -95,7 +95,7 @@ class DurableHost:
         (folder / "durable.py").write_text(AGENT)
         self.process: AgentProcess | None = None
 
-    async def linked(self, **welcome: Any) -> Link:
+    async def linked(self, **welcome: Unpack[WelcomeOptions]) -> Link:
         self.process = self._start(str(self.folder / "durable.py"), self.gateway.url)
         return await self.gateway.linked(**welcome)
 

@@ -10,7 +10,7 @@ import ssl as tls
 import time
 from collections import deque
 from http import HTTPStatus
-from typing import Any
+from typing import Unpack
 
 import websockets
 from websockets.asyncio.server import Server, ServerConnection
@@ -20,7 +20,7 @@ from websockets.http11 import Request, Response
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
-from support.agent.scripted_link import TIMEOUT, Link
+from support.agent.scripted_link import TIMEOUT, Link, WelcomeOptions
 
 
 class Gateway:
@@ -96,7 +96,7 @@ class Gateway:
         self._next += 1
         return self.links[self._next - 1]
 
-    async def linked(self, **welcome: Any) -> Link:
+    async def linked(self, **welcome: Unpack[WelcomeOptions]) -> Link:
         """The next connection, welcomed: see Link.welcome."""
         link = await self.accept()
         await link.welcome(**welcome)

@@ -12,8 +12,9 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
+import msgspec
 import websockets
 from websockets.asyncio.server import ServerConnection
 
@@ -47,6 +48,16 @@ SOON = Retry(first=20, base=20, cap=100)
 """A policy for tests that do not look at it."""
 
 M = TypeVar("M", bound=Message)
+
+
+class WelcomeOptions(TypedDict, total=False):
+    """The arguments of `Link.welcome`."""
+
+    hb: int
+    have: dict[str, int]
+    retry: Retry
+    window: int
+    resumed: bool
 
 
 class Link:
@@ -154,7 +165,7 @@ class Link:
         return await self.expect(End, id)
 
     async def closed(self) -> int:
-        """Wait until the agent has closed; the code it gave."""
+        """Wait until the agent has closed; returns the code it gave."""
         await self.until(lambda: self.close_code is not None)
         assert self.close_code is not None
         return self.close_code
@@ -199,13 +210,14 @@ class Link:
         *,
         deadline: int = 60_000,
         payload: bytes | None = None,
-        **more: Any,
+        **more: object,
     ) -> GatewayStream:
-        """Send a cmd; its stream as this link sees it."""
+        """Send a cmd; returns its stream as this link sees it."""
         stream = self.state.stream(id) or self.state.opened(id)
         if payload is None:
             payload = json.dumps({} if arguments is None else arguments).encode()
-        await self.send(Cmd(id=id, method=method, payload=payload, deadline=deadline, credit=self.state.window, **more))
+        command = Cmd(id=id, method=method, payload=payload, deadline=deadline, credit=self.state.window)
+        await self.send(msgspec.structs.replace(command, **more))
         return stream
 
     async def feed(self, id: str, *parts: bytes) -> None:

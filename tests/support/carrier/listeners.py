@@ -8,7 +8,7 @@ from fairlead.carrier.listener import Connection
 
 
 class RecordingListener:
-    """Records what it is told, and echoes if asked to."""
+    """Records every call, and echoes if asked to."""
 
     def __init__(self, *, echo: bool = False) -> None:
         self.echo = echo

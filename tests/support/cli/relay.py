@@ -28,7 +28,7 @@ class Relay:
         self.idle: float | None = None
         """A connection that was silent for so many seconds is closed …"""
         self.forgets = False
-        """… or is dead and nobody is told."""
+        """… or is dead, and no Event says so."""
         self.connections = 0
         self.spoils = False
         self._loop = asyncio.new_event_loop()

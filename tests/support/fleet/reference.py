@@ -146,7 +146,7 @@ class Reference:
         self, agent: str, lease: str, boot: str, conn: int, sid: str, facts: dict[str, str], own_gen: int | None,
         *, late: bool, now: int,
     ) -> Claimed | Overtaken:  # fmt: skip
-        """`now` is the server's, as the answer tells it. Attempts are ordered for longer than a history lasts."""
+        """`now` is the server's, as the answer reports it. Attempts are ordered for longer than a history lasts."""
         row = self.agent(agent)
         if late:
             return Overtaken("late", row.gen)

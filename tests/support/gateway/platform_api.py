@@ -26,7 +26,7 @@ class GatewayApi:
         return await self.http.post("/v1/commands", json=body, headers=headers)
 
     async def start(self, agent: str, method: str = "work", **more: object) -> str:
-        """Post a command that must be accepted; its id."""
+        """Post a command that must be accepted; returns its id."""
         answer = await self.post({"agent": agent, "method": method, **more})
         assert answer.status_code == 202, answer.text
         return str(answer.json()["id"])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, Protocol, TypeVar
 
+import msgspec
 import websockets
 from websockets.asyncio.client import ClientConnection
 
@@ -40,8 +41,8 @@ class ScriptedAgent:
         for message in messages:
             await self.socket.send(self.codec.encode(message))
 
-    async def greet(self, boot: str = "boot-1", conn: int = 1, **more: Any) -> Welcome:
-        await self.send(Hello(agent=self.agent, boot=boot, conn=conn, **more))
+    async def greet(self, boot: str = "boot-1", conn: int = 1, **more: object) -> Welcome:
+        await self.send(msgspec.structs.replace(Hello(agent=self.agent, boot=boot, conn=conn), **more))
         self.welcome = await self.expect(Welcome)
         return self.welcome
 
@@ -67,7 +68,7 @@ class ScriptedAgent:
         await self.send(Chunk(id=command, n=n, kind="stdout", payload=text.encode()))
 
     async def close_code(self) -> int:
-        """Read on until the gateway closes; the code."""
+        """Read on until the gateway closes; returns the code."""
         try:
             async with asyncio.timeout(TIMEOUT):
                 while True:

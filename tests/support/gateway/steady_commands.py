@@ -32,7 +32,7 @@ class Outcome:
     posted: float
     ended: float
     state: str
-    """As the platform is told; `refused` if the post was."""
+    """As the platform sees it; `refused` if the post was."""
     detail: str = ""
 
     @property

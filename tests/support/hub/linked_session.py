@@ -46,7 +46,7 @@ class Wire:
 
 
 class SessionHandler:
-    """Stores nothing until it is told to."""
+    """Stores nothing until the test releases it."""
 
     def __init__(self, totals: Totals) -> None:
         self.message_counters = MessageCounters()

@@ -1,4 +1,4 @@
-"""The agent in another language, agent.mjs, as a process that tells what it does."""
+"""The agent in another language, agent.mjs, as a process that prints what it does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ForeignAgent:
         return [line for line in self.lines if line["at"] == at]
 
     async def wait_for_line(self, at: str, count: int = 1) -> dict[str, Any]:
-        """Wait until it has printed `count` lines with this `at`; the last of them."""
+        """Wait until it has printed `count` lines with this `at`; returns the last of them."""
         async with asyncio.timeout(TIMEOUT), self._news:
             await self._news.wait_for(lambda: len(self.all(at)) >= count)
         return self.all(at)[count - 1]

@@ -51,14 +51,26 @@ PRESENT = Version("present", ROOT / "gateway")
 
 def older(folder: Path, commit: str = COMMIT) -> Version:
     """The source of `commit`, unpacked into `folder`. Raises HistoryMissing."""
+    unpack(folder, commit, "gateway")
+    return Version("older", folder / "gateway")
+
+
+def unpack(folder: Path, commit: str, *paths: str) -> None:
+    """`paths` of `commit`, or all files, in `folder`. Raises HistoryMissing."""
+    archive = _git("archive", "--format=tar", commit, *paths)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as found:
+        found.extractall(folder, filter="data")
+
+
+def short_name(commit: str) -> str:
+    """The abbreviated hash of a commit. Raises HistoryMissing."""
+    return _git("rev-parse", "--verify", "--short=8", f"{commit}^{{commit}}").decode().strip()
+
+
+def _git(*arguments: str) -> bytes:
     try:
-        archive = subprocess.run(
-            ["git", "archive", "--format=tar", commit, "gateway"], cwd=ROOT, capture_output=True, check=True, timeout=60
-        ).stdout
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=True, timeout=60).stdout
     except FileNotFoundError as e:
         raise HistoryMissing("git is not installed") from e
     except subprocess.CalledProcessError as e:
         raise HistoryMissing(e.stderr.decode(errors="replace").strip()) from e
-    with tarfile.open(fileobj=io.BytesIO(archive)) as found:
-        found.extractall(folder, filter="data")
-    return Version("older", folder / "gateway")

@@ -20,7 +20,7 @@ class InteropApi:
         self.http = http
 
     async def start(self, agent: str, method: str, payload: object = None, **more: object) -> str:
-        """Post a command that must be accepted; its id."""
+        """Post a command that must be accepted; returns its id."""
         body = {"agent": agent, "method": method, "payload": payload or {}, **more}
         answer = await self.http.post("/v1/commands", json=body)
         assert answer.status_code == 202, answer.text
@@ -40,8 +40,8 @@ class InteropApi:
                 await asyncio.sleep(0.05)
 
     async def window_end(self, command: str) -> tuple[int, dict[str, Any]]:
-        """Wait until a command is over whose results are retained as a window; how many there are, and the end. Reads
-        none of them: that would make room."""
+        """Wait until a command is over whose results are retained as a window; returns how many there are, and the end.
+        Reads none of them: that would make room."""
         async with asyncio.timeout(TIMEOUT):
             while True:
                 found = (await self.http.get(f"/v1/commands/{command}")).json()

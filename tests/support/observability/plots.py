@@ -18,7 +18,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#8
 
 
 def drawn(title: str, unit: str, lines: Sequence[Line], begin: float) -> str:
-    """Times are told in seconds since `begin`."""
+    """Times are seconds since `begin`."""
     times = [at for _, points in lines for at, _ in points]
     highest = max((value for _, points in lines for _, value in points), default=0.0) or 1.0
     across = (WIDTH - LEFT - RIGHT) / max(max(times) - begin, 1.0)

@@ -1,4 +1,4 @@
-"""A real Prometheus that scrapes what it is told to, each second, and the queries of panels asked of it.
+"""A real Prometheus that scrapes its targets each second, and the queries of panels asked of it.
 
 Used by the tests of dashboards and alerts and by dashboard_answers.py. The programs are those of `make prometheus`. The
 variables of a dashboard are put in as Grafana would, all of them chosen; a rate is over five scrapes.

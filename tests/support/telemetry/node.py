@@ -10,7 +10,7 @@ from support.gateway_process import ServeProcess
 
 
 class Node(ServeProcess):
-    """A node, and what it tells of itself."""
+    """A node, and what it reports of itself."""
 
     def metrics(self, accept: str = "") -> str:
         return httpx2.get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}, trust_env=False).text

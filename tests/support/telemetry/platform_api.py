@@ -30,7 +30,7 @@ class Platform:
         return [line for raw in answer.text.splitlines() if (line := httpx2.Response(200, text=raw).json())]
 
     async def post(self, agent: str, method: str, payload: object = None, **more: object) -> str:
-        """Post a command without following it; its id."""
+        """Post a command without following it; returns its id."""
         body = {"agent": agent, "method": method, "payload": payload or {}, **more}
         answer = await self.http.post("/v1/commands", json=body)
         assert answer.status_code == 202, answer.text

@@ -181,7 +181,7 @@ class AgentHistory:
         self.unstored.clear()
 
     def die(self, read: int, stored: int) -> None:
-        """The agent's process ends without a word, and the next begins with what the memory has."""
+        """The agent's process ends without closing the link, and the next begins with what the memory has."""
         self.lose(read, stored)
         self.next = None
         self.ended |= self.outbox.streams.keys()

@@ -1,4 +1,4 @@
-"""A memory that only notes what an outbox tells it, and links over an outbox that are welcomed at once."""
+"""A memory that only records what an outbox reports to it, and links over an outbox that are welcomed at once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def linked(outbox: Outbox, have: dict[str, int] | None = None) -> AgentLink:
 
 
 class RecordedMemory:
-    """A memory: what the outbox tells it is all that the next process gets."""
+    """A memory: what the outbox reports to it is all that the next process gets."""
 
     def __init__(self) -> None:
         self.pending: dict[str, list[Chunk | End]] = {}

@@ -41,16 +41,19 @@ def main() -> int:
     commands.add_parser("build", help="build the programs, unless they are built")
     commands.add_parser("up", help="build and start the cluster, unless it runs")
     commands.add_parser("down", help="end the cluster and remove its data")
-    commands.add_parser("status", help="tell what runs")
+    commands.add_parser("status", help="print what runs")
     commands.add_parser("packages", help="name the Debian packages that are missing, for apt-get")
     commands.add_parser("load", help="load images into the cluster").add_argument("archives", nargs="+", type=Path)
-    commands.add_parser("image", help="build the images of the project").add_argument("targets", nargs="*")
+    image = commands.add_parser("image", help="build the images of the project")
+    image.add_argument("targets", nargs="*")
+    image.add_argument("--source", type=Path, default=place.ROOT, help="another version of the source, with a --tag")
+    image.add_argument("--tag", default="", help="of images of another version")
     asked = parser.parse_args()
     try:
         if asked.command == "load":
             load(asked.archives)
         elif asked.command == "image":
-            images.build(asked.targets)
+            images.build(asked.targets, images.Source(asked.source, asked.tag))
         else:
             {"build": binaries.build, "up": up, "down": down, "packages": packages, "status": status}[asked.command]()
     except ClusterError as e:

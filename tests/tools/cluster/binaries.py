@@ -73,7 +73,7 @@ def _compile(target: Path) -> None:
 
 
 def _run_with_progress(argv: list[str], began: float) -> int:
-    """Runs a build and tells every quarter of a minute how far it is; the exit code.
+    """Run a build and print its progress every quarter of a minute; returns the exit code.
 
     `go build -v` names each package that it compiles, thousands of them. What else it says is passed on. No timeout:
     how long the first build takes depends on the machine alone, and it goes on where it was stopped.

@@ -19,7 +19,7 @@ from controlplane import kubectl
 
 READY_TIMEOUT = 60.0
 ACCESS_LOG = place.LOG / "traefik-access.json"
-"""An upgraded connection stands there with status 0; its header Sec-WebSocket-Accept tells that it was a 101."""
+"""An upgraded connection stands there with status 0; its header Sec-WebSocket-Accept shows that it was a 101."""
 
 _COREFILE = f"""\
 cluster.local in-addr.arpa {{

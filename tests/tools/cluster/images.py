@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import archive
@@ -30,42 +31,59 @@ PULL_TIMEOUT = 60.0
 STORE = place.CACHE / "build"
 
 
-def name(target: str) -> str:
-    """The version is that of the package: the chart's appVersion is the same."""
-    return f"docker.io/fairlead/{target}:{version()}"
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What images are made from."""
+
+    folder: Path = place.ROOT
+    tag: str = ""
+    """Of another version of the source; empty for the present one, whose tag is the version of the package, which is
+    the chart's appVersion too."""
+
+    def name(self, target: str) -> str:
+        return f"docker.io/fairlead/{target}:{self.tag or self.version()}"
+
+    def version(self) -> str:
+        found = re.search(
+            r'^__version__ = "([^"]+)"$', (self.folder / "gateway/fairlead/version.py").read_text(), re.MULTILINE
+        )
+        if found is None:
+            raise ClusterError("gateway/fairlead/version.py holds no version", 'it needs the line __version__ = "…"')
+        return found[1]
+
+    def revision(self) -> str:
+        """The commit; that of another version is its tag."""
+        return self.tag or run(["git", "-C", self.folder, "rev-parse", "HEAD"], quiet=True).strip() or "unknown"
+
+    def archive(self, target: str) -> Path:
+        """Each start of the cluster loads those of the present version."""
+        return place.IMAGES / f"{target}.tar" if not self.tag else STORE / f"{target}-{self.tag}.tar"
 
 
-def version() -> str:
-    source = (place.ROOT / "gateway" / "fairlead" / "version.py").read_text()
-    found = re.search(r'^__version__ = "([^"]+)"$', source, re.MULTILINE)
-    if found is None:
-        raise ClusterError("gateway/fairlead/version.py holds no version", 'it needs the line __version__ = "…"')
-    return found[1]
-
-
-def build(targets: Sequence[str]) -> None:
+def build(targets: Sequence[str], source: Source) -> None:
     unknown = set(targets) - set(TARGETS)
     if unknown:
         raise ClusterError(f"there is no image {', '.join(unknown)}", f"choose of {', '.join(TARGETS)}")
     place.IMAGES.mkdir(parents=True, exist_ok=True)
+    STORE.mkdir(parents=True, exist_ok=True)
     builder = Docker() if _docker_answers() else Buildah()
     for target in targets or TARGETS:
         began = time.monotonic()
-        file = place.IMAGES / f"{target}.tar"
-        builder.build(target, file)
+        name, file = source.name(target), source.archive(target)
+        builder.build(source, target, file)
         took, size = time.monotonic() - began, file.stat().st_size / 1e6
-        print_progress(f"{name(target)} in {took:.0f} s, {size:.0f} MB uncompressed: {file}")
+        print_progress(f"{name} in {took:.0f} s, {size:.0f} MB uncompressed: {file}")
         if processes.alive("containerd"):
             containers.load([file])
-            print_progress(f"{name(target)} loaded into the cluster")
+            print_progress(f"{name} loaded into the cluster")
 
 
 class Docker:
     """A daemon that answers and can reach a registry, or has the base."""
 
-    def build(self, target: str, file: Path) -> None:
-        _build(["docker", "build", *_arguments(target), str(place.ROOT)])
-        run(["docker", "save", "--output", file, name(target)], timeout=BUILD_TIMEOUT)
+    def build(self, source: Source, target: str, file: Path) -> None:
+        _build(["docker", "build", *_arguments(source, target), str(source.folder)])
+        run(["docker", "save", "--output", file, source.name(target)], timeout=BUILD_TIMEOUT)
 
 
 class Buildah:
@@ -75,7 +93,6 @@ class Buildah:
         if os.geteuid() != 0:
             raise ClusterError("buildah is run as root here, and no Docker daemon answers", "sudo make image")
         place.require({"buildah": "buildah"})
-        STORE.mkdir(parents=True, exist_ok=True)
         config = STORE / "storage.conf"
         config.write_text(
             f'[storage]\ndriver = "overlay"\nrunroot = "{STORE}/run"\ngraphroot = "{STORE}/store"\n', encoding="utf-8"
@@ -83,17 +100,16 @@ class Buildah:
         os.environ["CONTAINERS_STORAGE_CONF"] = str(config)
         self._base = self._find_base()
 
-    def build(self, target: str, file: Path) -> None:
+    def build(self, source: Source, target: str, file: Path) -> None:
         # In a chroot and on the machine's network: a sandbox often allows no more. What this machine's pip needs to
         # reach its index is mounted while the steps run, and is in no layer.
         mounts = ["/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt"]
         shared = [f"--volume={path}:{path}:ro" for path in mounts if Path(path).exists()]
         _build(["buildah", "build", "--layers", "--pull-never", "--isolation=chroot", "--network=host", *shared,
-                f"--build-arg=PYTHON_IMAGE={self._base}", *_arguments(target), str(place.ROOT)])  # fmt: skip
+                f"--build-arg=PYTHON_IMAGE={self._base}", *_arguments(source, target), str(source.folder)])  # fmt: skip
         file.unlink(missing_ok=True)
-        run(
-            ["buildah", "push", "--quiet", name(target), f"docker-archive:{file}:{name(target)}"], timeout=BUILD_TIMEOUT
-        )
+        name = source.name(target)
+        run(["buildah", "push", "--quiet", name, f"docker-archive:{file}:{name}"], timeout=BUILD_TIMEOUT)
 
     def _find_base(self) -> str:
         official, debian = place.VERSIONS["image"]["python"], place.VERSIONS["image"]["debian_python"]
@@ -141,10 +157,9 @@ def _mirror(release: str) -> list[str]:
     return [line.split()[0] for line in sites.splitlines() if line.split()[1:] == [release]][:1]
 
 
-def _arguments(target: str) -> list[str]:
-    revision = run(["git", "-C", place.ROOT, "rev-parse", "HEAD"], quiet=True).strip() or "unknown"
-    return [f"--target={target}", f"--tag={name(target)}", f"--build-arg=VERSION={version()}",
-            f"--build-arg=REVISION={revision}"]  # fmt: skip
+def _arguments(source: Source, target: str) -> list[str]:
+    return [f"--target={target}", f"--tag={source.name(target)}", f"--build-arg=VERSION={source.version()}",
+            f"--build-arg=REVISION={source.revision()}"]  # fmt: skip
 
 
 def _build(argv: list[str]) -> None:

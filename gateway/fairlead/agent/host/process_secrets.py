@@ -35,7 +35,7 @@ def hide_secrets(secrets: Collection[str]) -> None:
             ctypes.memset(address, ord("x"), length)
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0))
     except (OSError, AttributeError, IndexError, ValueError) as e:
-        logger.debug("the agent's memory is not closed to other processes of its user: %s", e)
+        logger.debug("the agent's memory is not protected from other processes of its user: %s", e)
 
 
 def _found(secrets: Collection[bytes]) -> Iterator[tuple[int, int]]:

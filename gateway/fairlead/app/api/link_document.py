@@ -27,13 +27,13 @@ def last_close(row: AgentRow, table: NodeTable, now: int) -> tuple[str | None, s
         return describe(row.close) if row.close else None, row.reason or None
     if end.alive:
         return None, f"{end.node} has not recorded yet how it ended"
-    return describe(CloseCode.ABNORMAL), f"{end.node} ended without a word{_when(end)}"
+    return describe(CloseCode.ABNORMAL), f"{end.node} ended without closing the link{_when(end)}"
 
 
 def _when(end: UnrecordedEnd) -> str:
     if end.heartbeat:
-        return f" after its heartbeat of {iso(end.heartbeat)}"
-    return f" before {iso(end.before)}" if end.before else ""
+        return f", after its heartbeat of {iso(end.heartbeat)}"
+    return f", before {iso(end.before)}" if end.before else ""
 
 
 def link_members(node: str, state: LinkStats, row: AgentRow | None, table: NodeTable, now: int) -> dict[str, Any]:

@@ -215,7 +215,7 @@ class AgentDetail(Agent, kw_only=True):
     link: LastLink
     last_reason: Annotated[
         str | None,
-        Meta(description="The reason that was given when its last link closed, or when its node ended without a word."),
+        Meta(description="The reason given when its last link closed, or that its node ended without closing it."),
     ]
     recent_failures: Annotated[
         list[FailedCommand], Meta(max_length=5, description="The last commands that failed, the latest one first.")

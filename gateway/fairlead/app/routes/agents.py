@@ -86,9 +86,9 @@ class AgentRoutes:
                         async with self._list_scheduler.turn():
                             for row in await self._directory.look_up_all(names[at : at + SLICE]):
                                 shard, after = index_shard(row.agent), row.agent
-                                one, meant = self._listed(row, wanted, state)
-                                undecided += one is not None and meant is None
-                                if one is not None and meant:
+                                one, matches = self._listed(row, wanted, state)
+                                undecided += one is not None and matches is None
+                                if one is not None and matches:
                                     found.append(msgspec.Raw(_encode(one)))
                                     if len(found) == limit:
                                         break
@@ -116,15 +116,15 @@ class AgentRoutes:
     ) -> tuple[schemas.Agent | None, bool | None]:
         """The agent of `row`, or None if it does not match; and whether it matches, None if its lost labels decide
         that."""
-        meant: bool | None = True
+        matches: bool | None = True
         if wanted.terms:
             # Match before building anything: a selector that few agents match examines thousands of rows.
             labels = None if row.labels_lost else _decode_map(row.labels)
-            meant = wanted.matches(labels, _decode_map(row.facts))
-            if meant is False:
+            matches = wanted.matches(labels, _decode_map(row.facts))
+            if matches is False:
                 return None, False
         one = schemas.Agent(**self._describe(row))
-        return (one, meant) if state in (None, one.state) else (None, False)
+        return (one, matches) if state in (None, one.state) else (None, False)
 
     async def get(self, request: Request) -> Response:
         row = await self._row(request)

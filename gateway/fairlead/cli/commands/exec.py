@@ -24,7 +24,7 @@ _output_option = click.option(
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Output format: as the program wrote it, or a JSON object a line, as in the API's stream.",
+    help="Output format: as the program wrote it, or one JSON object per line, as in the API's stream.",
 )
 
 

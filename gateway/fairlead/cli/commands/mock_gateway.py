@@ -27,8 +27,8 @@ TIMEOUT = 10.0
     "mock-gateway",
     short_help="Play the protocol's conversations to an agent under development.",
     epilog="COMMAND starts your agent; {link} in it is replaced by the URL to connect to, as in: fairlead mock-gateway "
-    "-- node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object a line, which tell "
-    "it what output and which end a conversation needs. Without a COMMAND, connect your agent by hand: conversations "
+    "-- node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object per line, which say "
+    "what output and which end a conversation needs. Without a COMMAND, connect your agent by hand: conversations "
     "that need orders are skipped. Section 14 of docs/protocol.md describes the orders and the conversations.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

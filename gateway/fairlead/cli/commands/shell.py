@@ -92,7 +92,7 @@ def shell(
 
 
 async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
-    """Lend the terminal to the program until it ends or the user leaves; the exit code."""
+    """Lend the terminal to the program until it ends or the user leaves; returns the exit code."""
     import asyncio
 
     from fairlead.cli import exit_codes

@@ -209,8 +209,8 @@ class Demo:
             _report("stopping")
         killed: list[str] = []
         for children, timeout in ((self._agents, AGENT_STOP), (self._nodes, GATEWAY_STOP)):
-            gently = await asyncio.gather(*(child.stop(timeout) for child in children))
-            killed += [child.name for child, well in zip(children, gently, strict=True) if not well]
+            stopped = await asyncio.gather(*(child.stop(timeout) for child in children))
+            killed += [child.name for child, ended_in_time in zip(children, stopped, strict=True) if not ended_in_time]
         await self._load_balancer.stop()
         await self._valkey.stop()
         for name in killed:

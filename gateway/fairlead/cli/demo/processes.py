@@ -87,17 +87,17 @@ class ChildProcess:
         """Send SIGTERM, and SIGKILL after `timeout` seconds. False if it had to be killed."""
         if self._process is None:
             return True
-        gently = True
+        ended_in_time = True
         if self._process.returncode is None:
             self._process.send_signal(signal.SIGTERM)
             try:
                 await asyncio.wait_for(self._process.wait(), timeout)
             except TimeoutError:
-                gently = False
+                ended_in_time = False
                 self.kill()
                 await asyncio.wait_for(self._process.wait(), KILL_TIMEOUT)
         remove_pid(self.log)
-        return gently
+        return ended_in_time
 
     def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

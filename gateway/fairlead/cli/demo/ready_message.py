@@ -17,7 +17,7 @@ from fairlead.cli.api_options import DEFAULT_API
 
 @dataclass(frozen=True, slots=True)
 class ReadyMessage:
-    """What the text tells. `api` and `links` are URLs as --api and --url take them."""
+    """What the message says. `api` and `links` are URLs as --api and --url take them."""
 
     api: str
     links: str

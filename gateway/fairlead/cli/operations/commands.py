@@ -91,7 +91,7 @@ def disconnect(
 
 
 def _operate(gateway: str, wanted: Spec, options: dict[str, str | int | bool | None]) -> int:
-    """Do what the options of one command ask for; the exit code."""
+    """Do what the options of one command ask for; returns the exit code."""
     from fairlead.cli.operations.link_operations import LinkOperations
 
     cluster = {name: str(options[name]) for name in ("kubeconfig", "context", "namespace")}
@@ -123,7 +123,7 @@ def _cancel(operations: LinkOperations, gateway: str, wanted: Spec) -> int:
 
 
 def _wait(operations: LinkOperations, made: LinkOperation, seconds: float) -> int:
-    """Report what the operation does until it has ended; the exit code."""
+    """Report what the operation does until it has ended; returns the exit code."""
     import time
 
     from fairlead.cli.operations.link_operations import ClusterUnavailable

@@ -28,20 +28,24 @@ def cluster_options(command: F) -> F:
 
 def operation_options(command: F) -> F:
     """Add --reason, --deadline, --keep, --wait and --cancel."""
-    reason = click.option("--reason", default="", metavar="TEXT", help="Why, for those who read it later.")
+    reason = click.option(
+        "--reason", default="", metavar="TEXT", help="Reason, for those who read the LinkOperation later."
+    )
     deadline = click.option(
         "--deadline", type=IntegerRange(30, 86_400), default=3600, show_default=True, metavar="SECONDS",
-        help="The operator gives up when it is not complete this long after its start.",
+        help="Seconds after its start at which the operator gives up an operation that is not complete.",
     )  # fmt: skip
     keep = click.option(
         "--keep", type=IntegerRange(0, 31_536_000), default=86_400, show_default=True, metavar="SECONDS",
-        help="The LinkOperation is deleted this long after its end.",
+        help="Seconds after its end at which the LinkOperation is deleted.",
     )  # fmt: skip
     wait = click.option(
         "--wait", "wait_seconds", type=IntegerRange(1, 86_400), is_flag=False, flag_value=3600, metavar="[SECONDS]",
-        help="Report the progress and exit when it has ended, or with 4 after so many seconds (3600).",
+        help="Report the progress until the operation ends; exit with 4 after SECONDS (3600 if left out).",
     )  # fmt: skip
-    cancel = click.option("--cancel", is_flag=True, help="Cancel those that have not ended, and begin none.")
+    cancel = click.option(
+        "--cancel", is_flag=True, help="Cancel the operations of this kind that have not ended, and create none."
+    )
     return reason(deadline(keep(wait(cancel(command)))))
 
 

@@ -54,7 +54,7 @@ def prepare(settings: Settings) -> Settings:
 
 
 def run(settings: Settings) -> int:
-    """Run one node until it is told to stop; the exit code. Raises FairleadError."""
+    """Run one node until it is told to stop; returns the exit code. Raises FairleadError."""
     return uvloop.run(_serve_alone(settings, bind_node(settings)))
 
 

@@ -1,4 +1,4 @@
-"""How the results of a command are printed: as the program wrote them, or as one JSON object a line.
+"""How the results of a command are printed: as the program wrote them, or as one JSON object per line.
 
 Used by `exec`, `results`, `shell` and `cp`. Results go to stdout and stderr; what Fairlead itself has to say of the
 command goes to stderr in one line, since an agent may have had a part in its words.
@@ -26,7 +26,7 @@ class Printer(Protocol):
         """Print one chunk."""
 
     async def end(self, end: End, command: str) -> int:
-        """Print how the command ended; the exit code."""
+        """Print how the command ended; returns the exit code."""
 
 
 class ProgramOutput:
@@ -40,7 +40,7 @@ class ProgramOutput:
 
 
 class JsonLines:
-    """Prints one JSON object a line, with the members of the API's own stream: the chunks, then the end."""
+    """Prints one JSON object per line, with the members of the API's own stream: the chunks, then the end."""
 
     async def write(self, chunk: Chunk) -> None:
         line: dict[str, object] = {"offset": chunk.offset, "agent": chunk.agent, "n": chunk.n, "kind": chunk.kind}
@@ -59,7 +59,7 @@ class JsonLines:
 
 
 def report_end(end: End, command: str) -> int:
-    """Tell the user what the output alone does not show; the exit code."""
+    """Tell the user what the output alone does not show; returns the exit code."""
     if end.truncated:
         notify("the output is incomplete: it was longer than the gateway's output_limit")
     message = (end.error.message or end.error.code) if end.error is not None else ""

@@ -63,7 +63,7 @@ class _FileDigest(msgspec.Struct):
 
 
 async def download(client: Client, source: RemotePath, target: str, options: CopyOptions) -> int:
-    """Copy `source` to `target`, a local path or `-`; the exit code."""
+    """Copy `source` to `target`, a local path or `-`; returns the exit code."""
     name = source.path.rstrip("/").rpartition("/")[2] or "file"
     command = client.command(
         source.agent, "file.get", {"path": source.path}, deadline=options.deadline, lane="bulk", retain="window"
@@ -103,7 +103,7 @@ async def _receive(command: Command, local: LocalTarget, progress: CopyProgress)
 
 
 async def upload(client: Client, source: str, target: RemotePath, options: CopyOptions) -> int:
-    """Copy `source`, a local path or `-`, to `target`; the exit code."""
+    """Copy `source`, a local path or `-`, to `target`; returns the exit code."""
     local = LocalSource(source)
     try:
         if target.path.endswith("/"):

@@ -110,7 +110,7 @@ class ForkedProcess:
             code = exit_codes.USAGE if isinstance(e, ConfigError) else exit_codes.FAILED
             logger.error("%s ends: %s", self.name, e.message)  # an expected error needs no traceback
         except BaseException:
-            logger.exception("%s ends by a bug", self.name)
+            logger.exception("%s ended because of a defect", self.name)
         finally:
             logging.shutdown()
             sys.stderr.flush()

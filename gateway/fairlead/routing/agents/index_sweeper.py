@@ -87,6 +87,6 @@ class IndexSweeper:
             return
         self._logged.add(agent)
         logger.error(
-            "the sweep skips the row %s, which it cannot read; delete the key, or mend it: %s",
+            "the sweep skips the row %s, which it cannot read; delete the key, or repair it: %s",
             schema.agent_key(agent), error, exc_info=error,
         )  # fmt: skip

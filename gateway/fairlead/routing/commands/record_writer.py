@@ -89,6 +89,6 @@ class RecordWriter:
 def outcome_unknown(command: str, cause: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"{cause}; whether command {command} was taken in is not known: once Redis answers, "
-        f"GET /v1/commands/{command} tells, and so does the same post under the same Idempotency-Key",
+        f"GET /v1/commands/{command} shows it, and so does the same post under the same Idempotency-Key",
         id=command,
     )

@@ -26,7 +26,7 @@ PAGE_BYTES = 256 << 10
 POLL_INTERVAL = 5.0
 """Seconds without a doorbell after which a follower reads again."""
 OUTAGE = 30.0
-"""Seconds that a follower waits for Redis before its caller is told."""
+"""Seconds that a follower waits for Redis before its caller gets an error."""
 REQUEST_BYTES = 2 << 20
 """Bytes of a window that one request returns. The caller says with the `from` of the next request what it has received:
 the megabytes of buffers between may still hold what was only written, so it must stay in Redis until then."""
@@ -131,7 +131,7 @@ class ResultReader:
         return page
 
     async def _announce_room(self, command: str) -> None:
-        """Tell the agent's node that it may grant more credit. If that is lost, the next read tells it again."""
+        """Tell the agent's node that it may grant more credit. If that is lost, the next read repeats it."""
         try:
             agent = await self._records.agent_of(command)
             row = await self._directory.look_up(agent) if agent is not None else None

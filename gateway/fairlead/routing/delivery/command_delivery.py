@@ -1,6 +1,6 @@
 """Sends commands, and cancels, to the agents of this node.
 
-Called when a doorbell tells of a command, and with the commands that a new link finds open. A doorbell only says where
+Called when a doorbell announces a command, and with the commands that a new link finds open. A doorbell only says where
 to look. What is sent is decided by the fence on the command's record, which makes this session its owner first. If
 Redis cannot be reached, the delivery is repeated until the link is lost; then the next link delivers.
 """
@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import Delivery, Settled
-from fairlead.hub.session import DeliveryQueue, Session
+from fairlead.hub.delivery_queue import DeliveryQueue
+from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.input_delivery import InputDelivery
@@ -50,7 +51,7 @@ class CommandDelivery:
         self._timeout = timeout
 
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
-        """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent, or before
+        """A doorbell of the time `rung_at` (ns, 0 if not known) announces a command for this session's agent, or before
         welcome of its input or cancel, which are looked up with the command."""
         if session.open and session.stream(command) is None:
             self.deliver(session, (command,), rung_at)

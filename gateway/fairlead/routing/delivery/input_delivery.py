@@ -1,6 +1,6 @@
 """Sends the input of commands from Redis to the agent, as far as the agent's credit goes.
 
-Called when a doorbell tells of new input, when the agent grants credit, and when a command is sent or taken over. One
+Called when a doorbell announces new input, when the agent grants credit, and when a command is sent or taken over. One
 task for each command reads and sends; input that the agent has consumed is dropped from Redis.
 """
 

@@ -1,4 +1,5 @@
-"""Keeps this node in the fleet: it renews the node's row and reads what the other nodes and the data tell.
+"""Keeps this node in the fleet: it renews the node's row and reads what the other nodes report and whether the data is
+still there.
 
 The node starts it, runs its loop and stops it. Each heartbeat reads the fleet's clock, the table of nodes and the epoch
 of the data. If the node's row is missing, the node joins again under a new epoch. If heartbeats fail for longer than a
@@ -108,10 +109,11 @@ class Heartbeat:
 
     async def leave(self) -> None:
         """Remove this node's row, if it has joined, and tell the other nodes."""
-        if self._membership.since_heartbeat == float("inf"):
+        membership = self._membership
+        if membership.since_heartbeat == float("inf"):
             return
         try:
-            await self._rows.mark_stopped(self._membership.node, self._membership.epoch, self._membership.now())
+            await self._rows.mark_stopped(membership.node, membership.epoch, membership.now(), self._hub.left)
             self._announce_change()
             await asyncio.sleep(0)  # doorbells are sent in the next turn of the loop; closing the inbox waits for them
         except BusUnavailable:

@@ -1,6 +1,6 @@
 """The share of its memory limit that this process's container uses, as the OOM killer counts it.
 
-`LoadReport` asks with each heartbeat. Linux tells it in the files of the control group (cgroup v2, cgroup-v2.rst):
+`LoadReport` asks with each heartbeat. Linux reports it in the files of the control group (cgroup v2, cgroup-v2.rst):
 memory.current without what the kernel would give back first (inactive_file), over memory.max. The kubelet computes the
 working set of a container in the same way.
 """
@@ -14,7 +14,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_share(cgroup: Path = CGROUP) -> float:
-    """From 0 to 1; 0 without a limit, and where the kernel does not tell."""
+    """From 0 to 1; 0 without a limit, and where the kernel does not report it."""
     try:
         limit = (cgroup / "memory.max").read_bytes().strip()
         if limit == b"max":

@@ -16,8 +16,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """`space` names the machine's boot and the PID namespace, "" if the system does not tell. `started` is in clock
-    ticks since that boot, as in /proc. `pod` is the UID of the pod, "" outside of Kubernetes."""
+    """`space` names the machine's boot and the PID namespace, "" if the system does not report it. `started` is in
+    clock ticks since that boot, as in /proc. `pod` is the UID of the pod, "" outside of Kubernetes."""
 
     host: str
     pid: int

@@ -69,4 +69,4 @@ class Readiness:
             return "draining"
         if self.problem or self.name_taken:
             return self.problem or self.name_taken
-        return "the inbox receives nothing although Redis answers" if self._inbox.deaf else ""
+        return "the inbox receives nothing although Redis answers" if self._inbox.stalled else ""

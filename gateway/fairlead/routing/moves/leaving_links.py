@@ -30,13 +30,13 @@ class LeavingLinks:
         """Seconds for which this process has run, without those that it missed. Slots are times of this clock."""
 
     def __len__(self) -> int:
-        """Links that were told and have not been given up, closed ones included."""
+        """Links whose agents were told to move and that have not been given up, closed ones included."""
         return len(self._links)
 
     def present(self, hub: Hub) -> int:
-        """Agents of `hub` that were told and still have that link here. One that is being closed counts until its
-        connection is over, which takes seconds when the agent does not answer; one whose agent has come back to this
-        node does not."""
+        """Agents of `hub` that were told to move and still have that link here. One that is being closed counts until
+        its connection is over, which takes seconds when the agent does not answer; one whose agent has come back to
+        this node does not."""
         sessions = (*(session for _, session in self._links), *self._given_up)
         return sum(hub.get(session.agent) is session for session in sessions)
 

@@ -20,6 +20,10 @@ START_TIMEOUT = 600.0
 """Seconds within which all pods of a canary must serve: Kubernetes' own progressDeadlineSeconds, in which an autoscaler
 of machines can add one."""
 
+PATIENCE = 3
+"""How many times its `seconds` a canary is watched while nothing can be judged. Where most agents have been moved
+within the hour, few may be moved to it in a pass; and a quiet fleet must get its new version all the same."""
+
 
 class CanaryState(StrEnum):
     RUNNING = "Running"
@@ -37,15 +41,19 @@ class CanaryVerdict:
     measurements: tuple[Measurement, ...] = ()
 
 
-def canary_size(replicas: int, percent: int) -> int:
-    """Pods of a canary beside `replicas` others: as a Deployment rounds its maxSurge."""
-    return max(1, math.ceil(replicas * percent / 100))
+def canary_size(replicas: int, spec: LinkGatewaySpec) -> int:
+    """Pods of a canary beside `replicas` others. The budget of moves can empty so many full pods while one drains:
+    when a canary fails, the Deployment terminates all of its pods at once."""
+    percent = 0 if spec.rollout.canary is None else spec.rollout.canary.percent
+    return max(1, min(math.ceil(replicas * percent / 100), spec.moves.max_per_second // spec.moves_of_one))
 
 
-def judge_canary(fleet: FleetObservation, history: CanaryHistory, spec: Canary, problem: str = "") -> CanaryVerdict:
+def judge_canary(
+    fleet: FleetObservation, history: CanaryHistory, gateway: LinkGatewaySpec, problem: str = ""
+) -> CanaryVerdict:
     """`history` is the one after the observation of `fleet`. `problem`: why a pod of the canary does not run, as
     Kubernetes reports it."""
-    size = canary_size(fleet.replicas, spec.percent)
+    spec, size = gateway.rollout.canary or Canary(), canary_size(fleet.replicas, gateway)
     for pod in fleet.pods:
         if pod.revision == fleet.revision and pod.crash:
             return CanaryVerdict(CanaryState.FAILED, "Crashing", f"{pod.name}: {pod.crash}")
@@ -90,8 +98,11 @@ def _end(
         message += (
             f"; too few to judge {', '.join(unknown)} (minLinks {spec.min_links}, minCommands {spec.min_commands})"
         )
-    reason = "ServesAsWell" if passed else "TooLittleTraffic"
-    return CanaryVerdict(CanaryState.SUCCEEDED, reason, message, measured)
+    if passed:
+        return CanaryVerdict(CanaryState.SUCCEEDED, "ServesAsWell", message, measured)
+    if history.watched < PATIENCE * spec.seconds:
+        return CanaryVerdict(CanaryState.RUNNING, "Comparing", f"{message}; it is watched for longer", measured)
+    return CanaryVerdict(CanaryState.SUCCEEDED, "TooLittleTraffic", message, measured)
 
 
 def canary_targets(fleet: FleetObservation, history: CanaryHistory, spec: LinkGatewaySpec) -> dict[str, int]:
@@ -105,9 +116,9 @@ def canary_targets(fleet: FleetObservation, history: CanaryHistory, spec: LinkGa
     if canary is None or not spec.rebalance.enabled or spec.scaling.mode in (Mode.PAUSED, Mode.DRY_RUN):
         return {}
     serving, others = canary_pods(fleet), other_pods(fleet)
-    if len(serving) < canary_size(fleet.replicas, canary.percent) or any(pod.stale for pod in fleet.pods):
+    if len(serving) < canary_size(fleet.replicas, spec) or any(pod.stale for pod in fleet.pods):
         return {}
-    most = canary.percent / 100 * _all_links(fleet)
+    most = min(canary.percent / 100, len(serving) / fleet.replicas) * _all_links(fleet)
     chance = len(serving) / (len(serving) + len(others))
     missing = math.floor(min(most - _links(fleet), (most - history.moved) * chance))
     held = sum(pod.links for pod in others)

@@ -42,7 +42,7 @@ class Measurement:
 
     name: str
     """LinksRejected, LinksLost, CommandsFailed or CommandsSlow."""
-    what: str
+    subject: str
     """What was counted, in words."""
     count: int
     total: int
@@ -62,7 +62,7 @@ class Measurement:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} of {self.total} {self.what} on the canary; the share of the other pods would be "
+            f"{self.count} of {self.total} {self.subject} on the canary; the share of the other pods would be "
             f"{self.expected:.1f}, and {self.limit} are allowed"
         )
 

@@ -46,7 +46,7 @@ def is_promoted(fleet: FleetObservation, spec: LinkGatewaySpec, seconds: float) 
     have had enough time for it.
     """
     surge = _count(spec.rolling_update.max_surge, fleet.replicas)
-    canary = canary_size(fleet.replicas, spec.rollout.canary.percent) if spec.rollout.canary else 0
+    canary = canary_size(fleet.replicas, spec) if spec.rollout.canary else 0
     new = (pod for pod in fleet.pods if pod.revision == fleet.revision and pod.ready and not pod.leaving)
     available = sum(pod.ready_for >= spec.rolling_update.min_ready_seconds for pod in new)
     return available >= min(fleet.replicas, max(canary, surge)) or seconds >= START_TIMEOUT

@@ -33,7 +33,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import NotLeader
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.workload_status import revision_of, why_not_running
+from fairlead_operator.kube.workload_status import pod_count, revision_of, why_not_running
 from fairlead_operator.metrics import GatewayMetrics
 from fairlead_operator.resources.deployment import TEMPLATE_ANNOTATION, hash_of, held, with_template
 from fairlead_operator.resources.owner import Owner
@@ -76,6 +76,8 @@ class CanaryExecutor:
         self._stage = RolloutStage.NORMAL
         self._history = CanaryHistory()
         self._promoting_since: float | None = None
+        self._replicas = 0
+        """Pods that the Deployment asked for in the last pass; 0 before the first one."""
         self._moving = False
         """Whether targets are written."""
         self._warned = ""
@@ -108,7 +110,7 @@ class CanaryExecutor:
     def _staged(self, deployment: Object, spec: LinkGatewaySpec) -> Object:
         canary, surge = spec.rollout.canary, spec.rolling_update.max_surge
         if self._stage is RolloutStage.CANARY and canary is not None:
-            return held(deployment, f"{canary.percent}%")
+            return held(deployment, canary_size(self._replicas, spec))
         if self._stage is RolloutStage.PROMOTION and str(surge) not in ("0", "0%"):
             return held(deployment, surge)
         if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
@@ -128,7 +130,7 @@ class CanaryExecutor:
     async def observe(self, seen: CanaryPass) -> CanaryReport | None:
         """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns what
         the status says of the canary."""
-        before = seen.report.before.canary
+        self._replicas, before = seen.fleet.replicas, seen.report.before.canary
         if before is not None and before.template != hash_of(self._template):
             before = None  # the spec asks for another template now
         after: CanaryReport | None
@@ -146,19 +148,19 @@ class CanaryExecutor:
         return after
 
     async def _observe_canary(self, seen: CanaryPass, before: CanaryReport | None) -> CanaryReport:
-        canary, fleet, report = seen.spec.rollout.canary, seen.fleet, seen.report
-        assert canary is not None
+        fleet, report = seen.fleet, seen.report
         template = hash_of(self._template)
         if before is None or before.state != CanaryState.RUNNING:
             before = CanaryReport(state=CanaryState.RUNNING, template=template, started_at=report.timestamp)
-            report.add_event("CanaryStarted", f"a new pod template is tried on {canary.percent}% of the pods")
+            size = pod_count(canary_size(fleet.replicas, seen.spec))
+            report.add_event("CanaryStarted", f"a new pod template is tried on {size}")
         applied = (seen.deployment["metadata"].get("annotations") or {}).get(TEMPLATE_ANNOTATION)
         if applied != template or not fleet.revision:
             return structs.replace(before, reason="Starting", message="the Deployment has not made its pods yet")
-        self._history = self._history.observe(fleet, canary_size(fleet.replicas, canary.percent), seen.now)
+        self._history = self._history.observe(fleet, canary_size(fleet.replicas, seen.spec), seen.now)
         of_canary = [pod for pod in seen.pods if revision_of(pod) == fleet.revision]
         problem = why_not_running(seen.deployment, of_canary)
-        verdict = judge_canary(fleet, self._history, canary, problem[1] if problem else "")
+        verdict = judge_canary(fleet, self._history, seen.spec, problem[1] if problem else "")
         return await self._reported(verdict, seen, before)
 
     async def _reported(self, verdict: CanaryVerdict, seen: CanaryPass, before: CanaryReport) -> CanaryReport:

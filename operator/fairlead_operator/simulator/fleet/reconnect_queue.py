@@ -15,9 +15,9 @@ from fairlead_operator.simulator.arrays import Counts, Shares, draw_without_retu
 from fairlead_operator.simulator.fleet import pauses
 
 RETRIES = 11
-"""Numbers of retries that are told apart: from the tenth on the ceiling of the policy no longer grows."""
+"""Numbers of retries that are distinguished: from the tenth on the ceiling of the policy no longer grows."""
 AGES = 601
-"""Seconds of waiting that are told apart; the last stands for all longer waits."""
+"""Seconds of waiting that are distinguished; the last stands for all longer waits."""
 SLOTS = pauses.LONGEST + 1
 """Seconds of the ring: the longest pause, and the present second."""
 

@@ -1,7 +1,7 @@
 """What runs in a handler's own process: calls the function, sends what it yields, and ends with the agent.
 
 Called by `fork_server_process` in a process that it has forked. Items are encoded here, where it costs the event loop
-nothing. The socket also tells that the agent is gone: a thread reads its end and exits the process, because a busy
+nothing. The socket also shows that the agent is gone: a thread reads its end and exits the process, because a busy
 handler would not look.
 """
 

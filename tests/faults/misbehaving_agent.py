@@ -15,15 +15,15 @@ from websockets.asyncio.client import ClientConnection
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Message
 
-from faults.crew import TOKEN
-from faults.world import FaultFleet, NodeProcess
+from faults.agent_methods import TOKEN
+from faults.fault_fleet import FaultFleet, NodeProcess
 
 CODEC = agent_codec(SUBPROTOCOL_MSGPACK)
 DEADLINE = 2.0
 """Seconds of the commands here: most of these agents let it pass."""
 
 
-class Unruly:
+class MisbehavingAgent:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.command = ""
@@ -47,39 +47,39 @@ class Unruly:
                 return
 
 
-async def twice(agent: Unruly) -> None:
+async def twice(agent: MisbehavingAgent) -> None:
     for _ in range(2):
         await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(1))
 
 
-async def out_of_order(agent: Unruly) -> None:
+async def out_of_order(agent: MisbehavingAgent) -> None:
     await agent.send(Ack(id=agent.command), agent.chunk(1), agent.chunk(0), agent.end(2))
 
 
-async def with_a_gap(agent: Unruly) -> None:
+async def with_a_gap(agent: MisbehavingAgent) -> None:
     await agent.send(Ack(id=agent.command), agent.chunk(0), agent.chunk(2), agent.end(3))
 
 
-async def a_wrong_total(agent: Unruly) -> None:
+async def a_wrong_total(agent: MisbehavingAgent) -> None:
     await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(7))
 
 
-async def after_its_deadline(agent: Unruly) -> None:
+async def after_its_deadline(agent: MisbehavingAgent) -> None:
     await agent.send(Ack(id=agent.command))
     await asyncio.sleep(DEADLINE + 4)
     await agent.send(agent.chunk(0), agent.end(1))
 
 
-async def for_another(agent: Unruly) -> None:
+async def for_another(agent: MisbehavingAgent) -> None:
     agent.command = "01890a5d-ac96-774b-bcce-b302099a8057"
     await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(1))
 
 
-async def never(agent: Unruly) -> None:
+async def never(agent: MisbehavingAgent) -> None:
     pass
 
 
-Misbehaviour = Callable[[Unruly], Awaitable[None]]
+Misbehaviour = Callable[[MisbehavingAgent], Awaitable[None]]
 
 MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
     twice: ("ok", ["0\n"]),
@@ -93,9 +93,9 @@ MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
 """How the command ends, by its error's code or its state, and the output that a caller reads."""
 
 
-async def outcome_of(world: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
-    """Post a command to an agent of that habit; what its caller is told."""
-    name = f"unruly-{misbehaviour.__name__}"
+async def outcome_of(fleet: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
+    """Post a command to an agent with that misbehaviour; returns what its caller receives."""
+    name = f"misbehaving-{misbehaviour.__name__}"
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",
         subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
@@ -104,12 +104,12 @@ async def outcome_of(world: FaultFleet, node: NodeProcess, misbehaviour: Misbeha
         ping_interval=None,
         proxy=None,
     ) as socket:
-        agent = Unruly(socket)
-        await agent.send(Hello(agent=name, boot="unruly", conn=1))
+        agent = MisbehavingAgent(socket)
+        await agent.send(Hello(agent=name, boot="misbehaving", conn=1))
         await socket.recv()
         body = {"agent": name, "method": "work", "deadline": DEADLINE}
         caller = asyncio.create_task(
-            world.http.post(
+            fleet.http.post(
                 f"http://127.0.0.1:{node.api}/v1/commands", json=body, headers={"accept": "application/x-ndjson"}
             )
         )

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from fairlead.carrier.timer_wheel import VISITS, TimerWheel, Visited
-from fairlead.swarm.simulated_agent import SimulatedAgent
+from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 
 TICK = 0.05
 """Seconds between two turns of the timer: with longer ones heartbeats would come in bursts, which no real fleet

@@ -8,20 +8,18 @@ it deviate, and only after welcome.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
-from typing import Protocol
 
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
+from fairlead.swarm.agents.owner import PoolInterface
+from fairlead.swarm.agents.simulated_commands import SimulatedCommands
 from fairlead.swarm.counters import Counters
-from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile
-from fairlead.swarm.simulated_commands import SimulatedCommands
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
-from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Hello, Message, Rx, Welcome
+from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Message, Rx, Welcome
 
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome that the protocol asks an agent to wait."""
@@ -34,36 +32,6 @@ SLOW_BUFFER = 8 << 10
 """Bytes of a slow reader's receive buffer: the system's default takes megabytes, and the slowness would not show."""
 
 
-class Pool(Protocol):
-    """What an agent uses of its `AgentPool`. Each method is called once for what it names."""
-
-    options: SwarmOptions
-    loop: asyncio.AbstractEventLoop
-    codec: Codec[FromGateway]
-    counters: Counters
-    heartbeat: float
-    window: int
-    stopping: bool
-
-    def opened(self, agent: SimulatedAgent) -> float:
-        """It has a connection. Returns the time."""
-
-    def hello(self, agent: SimulatedAgent, have: dict[str, int]) -> Hello: ...
-    def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
-        """Returns the time."""
-
-    def echoed(self, agent: SimulatedAgent, ts: int) -> None: ...
-    def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None: ...
-    def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None: ...
-    def ended(self, agent: SimulatedAgent, code: int, reason: str, was_welcomed: bool) -> None: ...
-    def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None: ...
-    def refused(self, agent: SimulatedAgent, how: str, words: str, now: float) -> None: ...
-    def reconnect(self, agent: SimulatedAgent, now: float) -> None: ...
-    def event_id(self) -> str: ...
-    def shrink(self, connection: Connection, size: int) -> None: ...
-    def listen(self, connection: Connection) -> None: ...
-
-
 class SimulatedAgent:
     __slots__ = (
         "asked",
@@ -71,6 +39,7 @@ class SimulatedAgent:
         "conn",
         "connection",
         "due",
+        "has_sent",
         "moving",
         "next",
         "number",
@@ -78,11 +47,10 @@ class SimulatedAgent:
         "profile",
         "retries",
         "since",
-        "spoke",
         "welcomed",
     )  # fmt: skip
 
-    def __init__(self, pool: Pool, number: int, profile: Profile) -> None:
+    def __init__(self, pool: PoolInterface[SimulatedAgent], number: int, profile: Profile) -> None:
         self.pool = pool
         self.number = number
         self.profile = profile
@@ -102,7 +70,7 @@ class SimulatedAgent:
         self.since = 0.0
         """When it was welcomed."""
         self.welcomed = False
-        self.spoke = False
+        self.has_sent = False
         self.commands: SimulatedCommands | None = None
 
     @property
@@ -147,8 +115,8 @@ class SimulatedAgent:
         elif self.profile is Profile.HALF_OPEN:
             self._stay_half_open(self.connection, now)
             return
-        if self.spoke:
-            self.spoke = False
+        if self.has_sent:
+            self.has_sent = False
         else:
             self.counters.heartbeats += 1
             self._send(Hb(ts=int(now * 1_000_000)))
@@ -205,7 +173,7 @@ class SimulatedAgent:
         return self.commands
 
     def _send(self, message: Message) -> None:
-        self.spoke = True
+        self.has_sent = True
         if self.connection is not None:
             self.connection.send(self.codec.encode(message))
 
@@ -219,7 +187,7 @@ class SimulatedAgent:
         else:
             self.connection = connection
             self._unwelcome()
-        self.spoke = True
+        self.has_sent = True
         connection.send(self.codec.encode(self.pool.hello(self, have)))
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
@@ -274,7 +242,7 @@ class SimulatedAgent:
         elif isinstance(message, Bye):
             self.pool.on_bye(self, message.retry)
         elif self.commands is not None or isinstance(message, Cmd | Rx):
-            self.spoke = self.spoke or isinstance(message, Cmd)
+            self.has_sent = self.has_sent or isinstance(message, Cmd)
             self._with_commands().receive(message)
         if self.profile is Profile.SLOW and self.welcomed:
             connection.pause_reading()

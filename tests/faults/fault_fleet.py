@@ -27,8 +27,8 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
 
+from faults.agent_methods import TOKEN, emit_events, register_methods
 from faults.balancer import Balancer
-from faults.crew import TOKEN, emit_events, register_methods
 from support.ledger import Ledger
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -83,7 +83,7 @@ class NodeProcess:
         os.kill(self.pid, number)
 
     async def ended(self) -> int:
-        """Wait for its end; the exit code."""
+        """Wait for its end; returns the exit code."""
         assert self._process is not None
         return await asyncio.to_thread(self._process.wait, TIMEOUT)
 
@@ -115,7 +115,7 @@ class Machine:
     def start(self, port: int) -> None:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "faults.crew", f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
+                [sys.executable, "-m", "faults.agent_methods", f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 
@@ -131,7 +131,7 @@ class Machine:
 
 
 class FaultFleet:
-    """`async with FaultFleet(folder, rng, agents=50) as world:` until all agents are online."""
+    """`async with FaultFleet(folder, rng, agents=50) as fleet:` until all agents are online."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The agents of one worker: when each connects, and what the end of each link means.
 
 Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
-has neither a task nor a timer, and a `Poller` reads its socket, without a transport of the event loop. Delays are those
+has neither a task nor a timer. Delays are those
 of the protocol (section 10), so that a gateway sees after a failure what a fleet of real agents would do. Latencies
 count from when an attempt was due, not from when this process came to it: a generator that is late must not make a
 gateway look fast. They are measured by the system's clock, since that of the event loop stands still during one of its
@@ -20,34 +20,26 @@ import socket
 import time
 from collections.abc import Iterator
 
-from fairlead.carrier.client import ClientConnection, open_connection
-from fairlead.carrier.connection_context import ConnectionContext
-from fairlead.carrier.epoll.poller import AVAILABLE, Poller
+from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
-from fairlead.errors import ConnectionRefused
+from fairlead.swarm.agents.dial_queue import DialQueue
+from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
+from fairlead.swarm.agents.simulated_agent import SimulatedAgent
+from fairlead.swarm.agents.visits import TICK, Visits
 from fairlead.swarm.counters import Counters, count
-from fairlead.swarm.dial_queue import DialQueue
 from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
-from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.swarm.system import private_memory
-from fairlead.swarm.visits import TICK, UncheckedTimerWheel, Visits
 from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
-DIAL_TIMEOUT = 10.0
-"""Seconds, as in the SDK."""
 FIRST_HEARTBEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's interval."""
 SETTLED = 5.0
 """Seconds a link must have lived for its drain to be followed at once."""
-MAX_RETRY_AFTER = 600.0
-"""Seconds, as in the SDK."""
-LEAVE_TIMEOUT = 25.0
-"""Seconds for the closing handshakes of all agents at the end."""
 STORM_RETURN_TIMEOUT = 60.0
 """Seconds for which an agent that a storm has dropped may stay away: the longest delay of the protocol."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
@@ -70,11 +62,8 @@ class AgentPool:
         self._boot = secrets.token_hex(8)
         self._events = 0
         self._policy = RetryPolicy()
-        self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._timer_wheel = UncheckedTimerWheel()
-        self._context = ConnectionContext(self._timer_wheel)
-        self._poller = Poller() if AVAILABLE else None
+        self._dialer = PoolDialer(options)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: the delay that a bye has named, in ms."""
@@ -93,7 +82,7 @@ class AgentPool:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._timer_wheel.start()
+        self._dialer.start()
         self._visits.start()
         self._dial_queue.schedule(self._first_attempts(time.monotonic()))
         try:
@@ -115,12 +104,7 @@ class AgentPool:
         self._visits.stop()
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
-        deadline = time.monotonic() + LEAVE_TIMEOUT
-        while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing announces the last one
-            await asyncio.sleep(0.02)
-        self._timer_wheel.stop()
-        if self._poller is not None:
-            self._poller.close()
+        await self._dialer.stop()
 
     def storm(self) -> None:
         """Drop the links of all agents with the profile `storm`."""
@@ -158,22 +142,9 @@ class AgentPool:
         agent.conn += 1
         agent.due = due
         self.counters.attempts += 1
-        sources = self.options.sources
-        try:
-            await open_connection(
-                self.options.url, agent, self._context, subprotocols=(SUBPROTOCOL_MSGPACK,),
-                headers=self._headers, timeout=DIAL_TIMEOUT,
-                local_address=sources[agent.number % len(sources)] if sources else None,
-                # A slow reader's socket gets another buffer, which only a transport of the event loop allows.
-                poller=None if agent.profile is Profile.SLOW else self._poller,
-            )  # fmt: skip
-        except ConnectionRefused as e:
-            wait = None
-            if e.retry_after is not None:
-                # The header has whole seconds only: agents that got the same are spread over half as long again.
-                wait = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
-            words = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
-            self.refused(agent, str(e.status) if e.status else "unreachable", words, time.monotonic(), wait)
+        refusal = await self._dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
+        if refusal is not None:
+            self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
@@ -304,10 +275,7 @@ class AgentPool:
 
     def shrink(self, connection: Connection, size: int) -> None:
         """Let the system buffer less of what a slow reader has not read."""
-        if isinstance(connection, ClientConnection):
-            sock = connection.transport.get_extra_info("socket")
-            if sock is not None:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+        limit_receive_buffer(connection, size)
 
     @staticmethod
     def _reset_retries_if_stable(agent: SimulatedAgent, now: float) -> None:

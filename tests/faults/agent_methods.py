@@ -1,9 +1,9 @@
 """The methods of the harness's agents, and one agent as a process of its own that keeps a journal.
 
-`enlist` is called for the agents in the harness's process, and by `main` here. A process writes what it does to files
-before it sends any result, so that its death hides nothing:
+`register_methods` is called for the agents in the harness's process, and by `main` here. A process writes what it does
+to files before it sends any result, so that its death hides nothing:
 
-    python -m faults.crew URL NAME FOLDER
+    python -m faults.agent_methods URL NAME FOLDER
 """
 
 from __future__ import annotations
