@@ -60,6 +60,10 @@ class BenchProcess:
             time.sleep(0.02)
         return float(self._gc.read_text())
 
+    def stop_collecting(self) -> None:
+        """From now on the process frees only what nothing refers to."""
+        os.kill(self.pid, signal.SIGUSR2)
+
     async def drained(self) -> int:
         """Ask the process to end in its own way, and wait until it has. Returns its exit code."""
         self._process.terminate()
