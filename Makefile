@@ -91,6 +91,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.lists
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
+	$(PY) -m bench.endurance
 	$(PY) -m bench.moves
 	$(PY) -m bench.rebalance
 	$(PY) -m bench.simulator --trace day --agents 1e6 1e7 --minutes 5
