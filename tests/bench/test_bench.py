@@ -56,6 +56,19 @@ def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> No
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
 
 
+def test_a_node_holds_after_some_rounds_what_it_held_before(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.endurance", "--accepts=600", "--crowd=20", "--strays=80", f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["commands"] == 30
+    assert [one["accepts"] for one in figures["samples"]] == [300, 400, 500, 600]
+    assert len({one["descriptors"] for one in figures["samples"]}) == 1
+
+
 def test_the_benchmark_of_deadlines_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

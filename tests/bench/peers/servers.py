@@ -5,7 +5,7 @@ sansio, legacy, wsproto: Starlette on stock uvicorn with each of its WebSocket p
 autobahn, picows, socketify: their own servers. Binary messages are echoed; a text `{"c": n}` is answered with `{"c":
 n, "ts": seconds}`. Compression and pings of their own are off everywhere. And `node`: the real `fairlead serve` with
 the arguments that follow. SIGUSR1 makes any of them collect all garbage, give memory back and write the milliseconds
-of the collection to the file named by BENCH_GC.
+of the collection to the file named by BENCH_GC. After SIGUSR2 it never collects garbage by itself.
 """
 
 from __future__ import annotations
@@ -219,6 +219,7 @@ SERVERS: dict[str, Callable[[int], Awaitable[None]]] = {
 
 def main() -> None:
     signal.signal(signal.SIGUSR1, collect)
+    signal.signal(signal.SIGUSR2, lambda *_: gc.disable())
     name = sys.argv[1]
     if name == "node":
         from fairlead.cli.main import main as fairlead_main
