@@ -32,8 +32,8 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Bye, Hb
 
 from bench.api import round_trips
-from bench.nodes import table
-from bench.peers import Peers, print_progress
+from bench.output import print_progress, table
+from bench.peers.catalogue import Peers
 from bench.probe import BenchProcess, cpu_us, memory
 from support.simulated_fleet import CODEC, SOURCES, SimulatedFleet
 

@@ -37,7 +37,8 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
 from bench.api import round_trips
-from bench.nodes import BenchGateway, print_progress, running, table
+from bench.nodes import BenchGateway, running
+from bench.output import print_progress, table
 from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
