@@ -27,7 +27,7 @@ from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 
 
-@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+@pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
     return ("--link-transport", request.param)
