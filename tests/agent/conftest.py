@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import ssl as tls
 from collections.abc import AsyncIterator, Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from fairlead.agent import Agent
 
 from support.agent.agent_process import AgentProcess, alive
 from support.agent.connect_proxy import Proxy
-from support.agent.fixtures import Serve
+from support.agent.fixtures import MakeModule, Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import TIMEOUT, Link
 
@@ -136,3 +138,16 @@ def gone() -> Callable[[int], Any]:
                 await asyncio.sleep(0.02)
 
     return wait
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeModule:
+    """Make a real module of source: a process imports its handler by name."""
+
+    def make(source: str) -> ModuleType:
+        name = f"handlers_{tmp_path.name.replace('-', '_')}"
+        (tmp_path / f"{name}.py").write_text(source)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return import_module(name)
+
+    return make

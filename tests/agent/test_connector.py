@@ -16,10 +16,7 @@ from fairlead.wire.retry import RetryPolicy
 
 from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
-
-NEVER = Retry(first=600_000, base=600_000, cap=600_000)
-"""A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
-
+from support.agent.scripted_link import NEVER
 
 # -- greeting --------------------------------------------------------------------------------------
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from importlib import import_module
-from pathlib import Path
-from types import ModuleType
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -16,22 +13,8 @@ from fairlead.agent import Agent, Command
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, End
 
+from support.agent.fixtures import MakeModule
 from support.agent.scripted_link import Link
-
-MakeModule = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeModule:
-    """A real module: a process imports its handler by name."""
-
-    def make(source: str) -> ModuleType:
-        name = f"handlers_{tmp_path.name.replace('-', '_')}"
-        (tmp_path / f"{name}.py").write_text(source)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        return import_module(name)
-
-    return make
 
 
 async def test_a_coroutine_returns_its_result(agent: Agent, link: Link) -> None:

@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from fairlead.agent import Agent
-from fairlead.wire.messages import Bye, End, Hb, Hello, Retry
+from fairlead.wire.messages import Bye, End, Hb, Hello
 
 from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
-
-NEVER = Retry(first=600_000, base=600_000, cap=600_000)
-"""A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
+from support.agent.scripted_link import NEVER
 
 
 async def test_a_drained_agent_leaves_at_its_slot_and_comes_back(gateway: Gateway, agent: Agent, serve: Serve) -> None:

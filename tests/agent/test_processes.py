@@ -6,10 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,24 +16,9 @@ from fairlead.agent.commands.processes import fork_server
 from fairlead.wire.messages import End
 
 from support.agent.agent_process import alive
-from support.agent.fixtures import Gone, StartAgentProcess
+from support.agent.fixtures import Gone, MakeModule, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import TIMEOUT, Link
-
-MakeModule = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeModule:
-    """A real module: a process imports its handler by name."""
-
-    def make(source: str) -> ModuleType:
-        name = f"processes_{tmp_path.name.replace('-', '_')}"
-        (tmp_path / f"{name}.py").write_text(source)
-        monkeypatch.syspath_prepend(str(tmp_path))
-        return import_module(name)
-
-    return make
 
 
 async def payload(link: Link, command: str, method: str, arguments: dict[str, object] | None = None) -> Any:

@@ -96,7 +96,7 @@ def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None
         HostRules(loopback_only=True).check(headers)
 
 
-@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+@pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
     return ("--link-transport", request.param)

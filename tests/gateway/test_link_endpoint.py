@@ -27,7 +27,7 @@ from support.gateway.scripted_agent import DialAgent
 from support.plain_http import plain_client
 
 
-@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+@pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
     return ("--link-transport", request.param)

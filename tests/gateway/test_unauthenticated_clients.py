@@ -73,7 +73,7 @@ async def connections(port: int, count: int, first: bytes, source: str = STRANGE
         writer.transport.abort()
 
 
-@pytest.fixture(scope="module", params=["asyncio", "epoll"])
+@pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
     """With epoll the node accepts links without an HTTP connection, and leaves every refusal to the application."""
     return ("--link-transport", request.param)

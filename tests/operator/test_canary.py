@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -26,6 +26,8 @@ from fairlead_operator.autoscaler.canary.canary_history import CanaryHistory
 from fairlead_operator.autoscaler.canary.measurement import ALWAYS_ALLOWED, Served, compare
 from fairlead_operator.autoscaler.canary.rollout_stage import RolloutStage, is_promoted, next_stage
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+
+from support.decisions import PodFields
 
 SPEC = Canary(percent=10, seconds=60, min_links=10, min_commands=20)
 GATEWAY = msgspec.convert(
@@ -143,7 +145,7 @@ def test_chance_fails_no_canary_and_five_times_the_faults_fail_each() -> None:
     assert sum(canary(5) for _ in range(200)) == 200
 
 
-def pod(name: str, revision: str, links: int = 0, **more: Any) -> PodObservation:
+def pod(name: str, revision: str, links: int = 0, **more: Unpack[PodFields]) -> PodObservation:
     return replace(
         PodObservation(name, age=1.0, links=links, capacity=1000, revision=revision, traffic=Traffic()), **more
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -24,6 +24,8 @@ from fairlead_operator.operations.disconnect_progress import DisconnectProgress,
 from fairlead_operator.operations.operation_queue import is_expired
 from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 
+from support.decisions import PodFields
+
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UID = "uid-of-the-operation"
 SPEC = LinkGatewaySpec(
@@ -41,8 +43,8 @@ def seen(*pods: PodObservation, replicas: int | None = None, readable: bool = Tr
     return StepContext("edge", FleetObservation(len(pods) if replicas is None else replicas, pods, readable), **more)
 
 
-def pod(name: str, **more: Any) -> PodObservation:
-    return PodObservation(name, f"uid-of-{name}", **more)
+def pod(name: str, links: int = 0, **more: Unpack[PodFields]) -> PodObservation:
+    return PodObservation(name, f"uid-of-{name}", links=links, **more)
 
 
 def then(operation: Operation, step: Step) -> Operation:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -216,11 +215,11 @@ def test_zone_tolerance_needs_pods_in_other_zones(zones: str, tolerance: int, re
     assert why in found.reason
 
 
-def in_zones(zones: str, replicas: int = 6, **more: Any) -> FleetObservation:
+def in_zones(zones: str, replicas: int = 6, *, rollout: bool = False) -> FleetObservation:
     observed = fleet(500, pods=len(zones))
     places = zip(observed.pods, zones, strict=True)
     pods = tuple(replace(pod, machine=Machine(f"m{i}", zone.strip())) for i, (pod, zone) in enumerate(places))
-    return replace(observed, replicas=replicas, pods=pods, **more)
+    return replace(observed, replicas=replicas, pods=pods, rollout=rollout)
 
 
 @pytest.mark.parametrize(

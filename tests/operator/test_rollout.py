@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
 import msgspec
 import pytest
@@ -19,6 +19,8 @@ from fairlead_operator.autoscaler.rollout import REFUSAL_MEMORY, LinkDirection, 
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import current_revision
 
+from support.decisions import PodFields
+
 SPEC = msgspec.convert(
     {"image": "gateway:1", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "t"}}, "capacity": 1000,
      "replicas": {"min": 2, "max": 50}},
@@ -27,8 +29,8 @@ SPEC = msgspec.convert(
 PERIOD = 10.0
 
 
-def pods(revision: str, *links: int, **more: Any) -> list[PodObservation]:
-    one = PodObservation("", age=1.0, capacity=1000, revision=revision, **more)
+def pods(revision: str, *links: int, **more: Unpack[PodFields]) -> list[PodObservation]:
+    one = replace(PodObservation("", age=1.0, capacity=1000, revision=revision), **more)
     return [replace(one, name=f"{revision}-{n}", links=count) for n, count in enumerate(links)]
 
 

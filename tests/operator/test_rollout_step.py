@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import pytest
@@ -20,6 +20,8 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
 from fairlead_operator.autoscaler.rollout_step import NOT_PACED, RolloutStep, is_paced, plan_step, surge_of
 
+from support.decisions import PodFields
+
 NOW = 100.0
 DIRECTED = LinkDirection("new", "")
 SETTLED = RolloutHistory("new", directed_since=NOW - SETTLE)
@@ -34,8 +36,9 @@ def spec(**more: object) -> LinkGatewaySpec:
 SPEC = spec()
 
 
-def pods(revision: str, *links: int, **more: Any) -> list[PodObservation]:
-    one = PodObservation("", age=1.0, capacity=10_000, revision=revision, spare_accept_rate=200.0, **more)
+def pods(revision: str, *links: int, **more: Unpack[PodFields]) -> list[PodObservation]:
+    one = PodObservation("", age=1.0, capacity=10_000, revision=revision, spare_accept_rate=200.0)
+    one = replace(one, **more)
     return [replace(one, name=f"{revision}-{n}", links=count) for n, count in enumerate(links)]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TypedDict
 
+from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
@@ -22,6 +24,20 @@ SPEC = LinkGatewaySpec(
 PERIOD = 10.0
 WINDOW = LOST_SECONDS
 WINDOWED = Scaling(window_seconds=600)
+
+
+class PodFields(TypedDict, total=False):
+    """Fields of a PodObservation that tests set one by one."""
+
+    age: float
+    crash: str
+    leaving: bool
+    ready: bool
+    ready_for: float
+    refused: int
+    restarted_by: str
+    spare_accept_rate: float
+    traffic: Traffic | None
 
 
 def asks(decision: Decision, rule: str) -> int:

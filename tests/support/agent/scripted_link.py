@@ -46,6 +46,8 @@ TIMEOUT = 20.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
 SOON = Retry(first=20, base=20, cap=100)
 """A policy for tests that do not look at it."""
+NEVER = Retry(first=600_000, base=600_000, cap=600_000)
+"""A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
 
 M = TypeVar("M", bound=Message)
 

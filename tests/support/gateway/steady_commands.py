@@ -1,9 +1,9 @@
 """Commands on agents at a steady rate, whatever becomes of them: the longest time that one cannot be reached shows.
 
-Used by the tests of agents that move, by `bench.moves` and `bench.rebalance`. Each command is posted at its time, not
-when the one before has ended, so a pause of the agent is seen by all commands that fall into it. As a platform does, it
-posts again under the same key what a node refused because Redis was slow (503 `bus_unavailable`): a busy machine is no
-pause of an agent.
+Used by the tests of agents that move, by `bench.moving.moves` and `bench.moving.rebalance`. Each command is posted at
+its time, not when the one before has ended, so a pause of the agent is seen by all commands that fall into it. As a
+platform does, it posts again under the same key what a node refused because Redis was slow (503 `bus_unavailable`): a
+busy machine is no pause of an agent.
 """
 
 from __future__ import annotations

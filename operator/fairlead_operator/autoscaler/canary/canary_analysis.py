@@ -118,7 +118,7 @@ def canary_targets(fleet: FleetObservation, history: CanaryHistory, spec: LinkGa
     serving, others = canary_pods(fleet), other_pods(fleet)
     if len(serving) < canary_size(fleet.replicas, spec) or any(pod.stale for pod in fleet.pods):
         return {}
-    most = min(canary.percent / 100, len(serving) / fleet.replicas) * _all_links(fleet)
+    most = min(canary.percent / 100, len(serving) / max(1, fleet.replicas)) * _all_links(fleet)
     chance = len(serving) / (len(serving) + len(others))
     missing = math.floor(min(most - _links(fleet), (most - history.moved) * chance))
     held = sum(pod.links for pod in others)
