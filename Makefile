@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= .cache/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e trial requirements clean
+.PHONY: help venv fmt lint test run docs docs-serve bench bench-record abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e trial requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,18 +82,25 @@ abuse: $(STAMP) ## Attacks on a real node, with what its owner sees meanwhile (A
 	$(PY) -m abuse.run $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
 
 bench: $(STAMP) ## The benchmarks
-	$(PY) -m bench.run
+	$(PY) -m bench.links.run
 	$(PY) -m bench.nodes
-	$(PY) -m bench.lanes
-	$(PY) -m bench.handlers
-	$(PY) -m bench.http_side
-	$(PY) -m bench.deadlines
-	$(PY) -m bench.lists
-	$(PY) -m bench.tracing
+	$(PY) -m bench.workers
+	$(PY) -m bench.market.run
+	$(PY) -m bench.hosts.run
+	$(PY) -m bench.agent.lanes
+	$(PY) -m bench.agent.handlers
+	$(PY) -m bench.commands.http_side
+	$(PY) -m bench.commands.deadlines
+	$(PY) -m bench.commands.lists
+	$(PY) -m bench.commands.tracing
 	$(PY) -m bench.hold
-	$(PY) -m bench.moves
-	$(PY) -m bench.rebalance
-	$(PY) -m bench.simulator --trace day --agents 1e6 1e7 --minutes 5
+	$(PY) -m bench.endurance
+	$(PY) -m bench.moving.moves
+	$(PY) -m bench.moving.rebalance
+	$(PY) -m bench.moving.simulator --trace day --agents 1e6 1e7 --minutes 5
+
+bench-record: $(STAMP) ## The tables of record into docs/benchmarks.md, within an hour (RECORD=--resume goes on after a break)
+	$(PY) -m bench.record.run $(RECORD)
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
 	$(PY) charts/generate.py

@@ -3,7 +3,13 @@
 `fairlead serve --workers` behind one port, a Valkey of its own, and `fairlead swarm` at the other end: real processes,
 real sockets, all on the loopback. So the kernel holds both ends of each connection, which the figures say. Memory
 is what is there with the agents minus what was there without; CPU is the scheduler's count; commands are posted while
-all are held. The default is small; `--agents 200000` takes some 4 GB and ten minutes.
+all are held. With `--storm 10`, ten of a hundred agents drop their links as soon as all are held, and the figures begin
+when they are back. In the end all leave.
+
+The default is small. An agent takes some 14 KB here, of which the kernel has 10 for both ends of its connection:
+`--agents 200000` takes some 4 GB and ten minutes, and a million 14 GB, 61 workers and as many processes of the swarm:
+
+    python -m bench.hold --agents 1000000 --heartbeat 120 --storm 10 --watched 240 --out million.json
 """
 
 from __future__ import annotations
@@ -31,7 +37,8 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
 from bench.api import round_trips
-from bench.nodes import BenchGateway, print_progress, running, table
+from bench.nodes import BenchGateway, running
+from bench.output import print_progress, table
 from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
@@ -96,7 +103,7 @@ def sockets() -> int:
 class HoldSwarm:
     """`fairlead swarm`, until it is stopped."""
 
-    def __init__(self, url: str, agents: int, rate: float, folder: Path) -> None:
+    def __init__(self, url: str, agents: int, rate: float, storm: int, folder: Path) -> None:
         self._err, self._out = folder / "swarm.err", folder / "swarm.json"
         with self._err.open("wb") as err, self._out.open("wb") as out:
             self._process = subprocess.Popen(
@@ -104,6 +111,7 @@ class HoldSwarm:
                     sys.executable, "-m", "fairlead", "swarm", "--url", url, "--agents", str(agents),
                     "--processes", str(math.ceil(agents / EACH)), "--rate", str(rate), "--id-prefix", "held",
                     "--source", f"127.0.0.2-{1 + math.ceil(agents / PORTS)}", "-o", "json",
+                    "--profile", f"idle={100 - storm},storm={storm}" if storm else "idle", "--storm-every", "86400",
                 ],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
@@ -142,10 +150,28 @@ async def commands(port: int, agents: int, in_flight: int, count: int, scene: Ho
     }  # fmt: skip
 
 
-async def hold(agents: int, workers: int, rate: float, watched: float, count: int, folder: Path) -> dict[str, object]:
+def links_of(gateway: BenchGateway) -> list[float]:
+    """The links of each worker."""
+    lines = gateway.get("/metrics").splitlines()
+    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("fairlead_links{")]
+
+
+async def linked(gateway: BenchGateway, agents: int) -> float:
+    """Wait until the workers have so many links together. Returns the seconds that it took."""
+    began = time.monotonic()
+    while sum(links_of(gateway)) != agents:
+        if time.monotonic() > began + TIMEOUT:
+            raise SystemExit(f"the workers have {sum(links_of(gateway)):,.0f} links, {agents:,} are expected")
+        await asyncio.sleep(1)
+    return time.monotonic() - began
+
+
+async def hold(given: argparse.Namespace, workers: int, folder: Path) -> dict[str, object]:
+    agents, rate, watched, count = given.agents, given.rate, given.watched, given.commands
     async with EmbeddedValkey(folder / "valkey") as valkey:
         print_progress(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
-        flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", "25", "--log-level", "warning")
+        flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", str(given.heartbeat),
+                 "--log-level", "warning")  # fmt: skip
         gateway = BenchGateway("held", valkey.url, folder, *flags)
         store = Pipeliner(valkey.url)
         store.start()
@@ -153,13 +179,16 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
             await store.wait_available(10)
             scene = HoldScene([gateway.pid, *children(gateway.pid)], valkey.pid, store)
             before, load = await scene.usage(), os.getloadavg()[0]
-            swarm = HoldSwarm(f"ws://127.0.0.1:{gateway.link}", agents, rate, folder)
+            swarm = HoldSwarm(f"ws://127.0.0.1:{gateway.link}", agents, rate, given.storm, folder)
             try:
                 await swarm.holding()
                 known = await scene.known()
                 if known != agents:
                     raise SystemExit(f"Valkey knows {known} agents, {agents} are held")
                 joined = await scene.usage()
+                if given.storm:
+                    await asyncio.sleep(2)  # for the storm to be over and seen
+                back = await linked(gateway, agents)
                 await asyncio.sleep(watched / 4)  # for what the last welcomes have caused
                 held, others = await scene.usage(), sum(map(cpu_us, swarm.pids))
                 own = sum(memory(pid).uss for pid in swarm.pids)
@@ -170,19 +199,19 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
                 for in_flight, posted in ((1, count // 5), (64, count)):
                     print_progress(f"commands, {in_flight} in flight")
                     ran.append(await commands(gateway.api, agents, in_flight, posted, scene))
-                links = [
-                    float(line.rpartition(" ")[2])
-                    for line in gateway.get("/metrics").splitlines()
-                    if line.startswith("fairlead_links{")
-                ]
+                links = links_of(gateway)
             finally:
+                leaving = time.monotonic()
                 told = swarm.end()
+            await linked(gateway, 0)
+            left = time.monotonic() - leaving
         await store.aclose()
     seconds = idle.at - held.at
     generator = told["generator"]
     assert isinstance(generator, dict)
     return {
         "agents": agents, "workers": workers, "load_before": load, "swarm": told, "links": links,
+        "back_s": back, "left_s": left,
         "before": asdict(before), "held": asdict(held), "commands": ran,
         # Before the commands, of which an agent remembers the ids; less what its processes are without agents.
         "swarm_bytes": own - generator["bytes"] + generator["bytes_grown"],
@@ -229,6 +258,7 @@ def show(f: dict[str, object]) -> None:
         ["", ""],
         [
             ["set-up", f"{told['ramp_s']:.1f} s, {agents / told['ramp_s']:,.0f}/s"],
+            ["back after the storm, gone in the end, s", f"{f['back_s']:.0f}, {f['left_s']:.0f}"],
             ["refused, lost, missing", f"{told['connect']['refused'] or 0}, {told['lost']}, {told['missing']}"],
             ["node and Valkey CPU µs per accept", f"{f['accept_us']:.0f}, {f['accept_valkey_us']:.0f}"],
             ["connect to welcome p50, p99, longest ms",
@@ -257,7 +287,7 @@ async def run(given: argparse.Namespace) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     workers = given.workers or max(2, math.ceil(given.agents / EACH))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        figures = await hold(given.agents, workers, given.rate, given.watched, given.commands, Path(name))
+        figures = await hold(given, workers, Path(name))
     show(figures)
     if given.out is not None:
         given.out.write_text(json.dumps(figures, indent=2))
@@ -270,6 +300,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3_000, help="first connects per second")
     parser.add_argument("--watched", type=float, default=30.0, help="seconds for the idle CPU")
     parser.add_argument("--commands", type=int, default=5_000, help="with 64 in flight; a fifth of it one by one")
+    parser.add_argument("--heartbeat", type=float, default=25.0, help="seconds")
+    parser.add_argument("--storm", type=int, default=0, help="of 100 agents, those that lose their links at once")
     parser.add_argument("--out", type=Path)
     uvloop.run(run(parser.parse_args()))
 

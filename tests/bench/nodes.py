@@ -30,6 +30,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import text
 
 from bench.api import round_trips
+from bench.output import print_progress, table
 from bench.probe import cpu_us
 from support.free_ports import free_port
 from support.simulated_fleet import SimulatedFleet
@@ -62,10 +63,6 @@ SCALES = {
     "quick": NodesScale(200, ((1, 500), (256, 5_000)), (500, 2_000), 15.0, 4, 2_000),
     "smoke": NodesScale(20, ((1, 30), (16, 100)), (20, 40), 6.0, 2, 60),
 }
-
-
-def print_progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 class BenchGateway:
@@ -215,12 +212,6 @@ async def spread(scale: NodesScale, folder: Path) -> dict[str, float]:
         "max": max(held),
         "max_to_mean": max(held) * len(held) / sum(held),
     }
-
-
-def table(head: list[str], rows: list[list[str]]) -> None:
-    print()
-    for row in (head, ["---"] * len(head), *rows):
-        print("| " + " | ".join(row) + " |")
 
 
 def show(figures: dict[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT = 30.0
+DRAIN_TIMEOUT = 120.0
+"""Seconds: a node drains within a minute by default."""
 
 
 class BenchProcess:
@@ -56,6 +59,15 @@ class BenchProcess:
                 raise SystemExit(f"{self.name} did not collect")
             time.sleep(0.02)
         return float(self._gc.read_text())
+
+    def stop_collecting(self) -> None:
+        """From now on the process frees only what nothing refers to."""
+        os.kill(self.pid, signal.SIGUSR2)
+
+    async def drained(self) -> int:
+        """Ask the process to end in its own way, and wait until it has. Returns its exit code."""
+        self._process.terminate()
+        return await asyncio.to_thread(self._process.wait, DRAIN_TIMEOUT)
 
     def stop(self) -> None:
         self._process.terminate()

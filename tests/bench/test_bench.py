@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 def test_the_benchmark_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.run", "--scale", "smoke", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.links.run", "--scale", "smoke", "--out", str(out)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -56,10 +56,23 @@ def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> No
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
 
 
+def test_a_node_holds_after_some_rounds_what_it_held_before(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.endurance", "--accepts=600", "--crowd=20", "--strays=80", f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["commands"] == 30
+    assert [one["accepts"] for one in figures["samples"]] == [300, 400, 500, 600]
+    assert len({one["descriptors"] for one in figures["samples"]}) == 1
+
+
 def test_the_benchmark_of_deadlines_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.deadlines", "--commands=150", "--nodes=2", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.commands.deadlines", "--commands=150", "--nodes=2", f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -72,7 +85,7 @@ def test_the_benchmark_of_deadlines_runs_at_a_tiny_scale(tmp_path: Path) -> None
 def test_an_agent_moves_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.moves", "--moves=1", "--rate=20", "--quiet=1", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.moving.moves", "--moves=1", "--rate=20", "--quiet=1", f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -85,7 +98,7 @@ def test_an_agent_moves_at_a_tiny_scale(tmp_path: Path) -> None:
 def test_the_simulators_cost_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.simulator", "--trace", "day", "--agents", "30000", "--minutes=1",
+        [sys.executable, "-I", "-m", "bench.moving.simulator", "--trace", "day", "--agents", "30000", "--minutes=1",
          f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
@@ -101,7 +114,7 @@ def test_two_nodes_that_join_get_their_share_at_a_tiny_scale(tmp_path: Path) -> 
     out = tmp_path / "figures.json"
     load = ("--agents=200", "--rate=10", "--probe-rate=2", "--quiet=1", "--period=2")
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.rebalance", *load, f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.moving.rebalance", *load, f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

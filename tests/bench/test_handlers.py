@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)  # of processes that start and stop, on a 
 def test_the_benchmark_of_handlers_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.handlers", "--rounds=1", "--fib=5", "--sleep=0.01", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.agent.handlers", "--rounds=1", "--fib=5", "--sleep=0.01", f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

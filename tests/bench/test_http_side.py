@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(120)
 def test_the_benchmark_of_the_http_side_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.http_side", "--rounds=1", "--count=20", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.commands.http_side", "--rounds=1", "--count=20", f"--out={out}"],
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

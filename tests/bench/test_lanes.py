@@ -18,7 +18,7 @@ MIB = 1 << 20
 def test_the_benchmark_of_lanes_runs_at_a_small_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.lanes", "--mib", "12", "--echoes", "10", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.agent.lanes", "--mib", "12", "--echoes", "10", "--out", str(out)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,7 @@ def test_the_benchmark_of_lanes_runs_at_a_small_scale(tmp_path: Path) -> None:
 
 def test_a_file_too_small_to_measure_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.lanes", "--mib", "4"],
+        [sys.executable, "-I", "-m", "bench.agent.lanes", "--mib", "4"],
         capture_output=True,
         text=True,
         timeout=60,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
+import struct
 from collections import Counter
 from collections.abc import Iterator
 
@@ -146,4 +148,25 @@ async def test_incomplete_requests_leave_no_garbage(
         raw = await dial(port, upgrade=False)
         raw.write(b"GET / HT")
     await asyncio.sleep(0)
+    await until(lambda: not grown(before, 3))
+
+
+async def test_connections_that_are_reset_after_their_answer_leave_no_garbage(
+    serve: Serve, plain_echo_app: EchoApp, until: Until, collector_off: None
+) -> None:
+    port = await serve(plain_echo_app())
+    loop = asyncio.get_running_loop()
+
+    async def once() -> None:
+        with socket.create_connection(("127.0.0.1", port), 10) as peer:
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.setblocking(False)
+            await loop.sock_sendall(peer, b"GET /elsewhere HTTP/1.1\r\nHost: test\r\n\r\n")
+            async with asyncio.timeout(10):
+                assert (await loop.sock_recv(peer, 4096)).startswith(b"HTTP/1.1 404")
+
+    await once()
+    before = census()
+    for _ in range(ROUNDS):
+        await once()
     await until(lambda: not grown(before, 3))

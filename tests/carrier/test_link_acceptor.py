@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -191,8 +192,15 @@ def descriptors_in_use() -> Callable[[], int]:
 
 
 async def test_connections_wait_while_no_descriptor_is_free(
-    serve_on: Serve, site: Site, caplog: pytest.LogCaptureFixture, until: Until, descriptors_in_use: Callable[[], int]
+    serve_on: Serve,
+    site: Site,
+    caplog: pytest.LogCaptureFixture,
+    until: Until,
+    descriptors_in_use: Callable[[], int],
+    running: list[tuple[uvicorn.Server, asyncio.Task[None]]],
 ) -> None:
+    # The servers of earlier tests would give descriptors back in the middle of this one.
+    await asyncio.gather(*(task for server, task in running if server.should_exit))
     port = await serve_on(site.app, **site.options)
     with closing(socket.socket()) as peer:
         soft = descriptors_in_use()

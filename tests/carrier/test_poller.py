@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.epoll import poller as module
-from fairlead.carrier.epoll.poller import GUESSES, Poller
+from fairlead.carrier.epoll.poller import HOT, Poller
 from fairlead.carrier.epoll.socket_transport import HIGH_WATER, SocketTransport
 from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -198,13 +198,63 @@ async def test_one_busy_socket_does_not_keep_others_from_being_read(bench: Bench
             await asyncio.get_running_loop().sock_sendall(peer, bytes(512 << 10))
 
     flooding = asyncio.create_task(flood())
-    await until(lambda: bench.served.count(busy) > 3 * GUESSES)
+    await until(lambda: bench.served.count(busy) > 2 * HOT)
     before = len(bench.served)
     quiet.send(b"x")
     await until(lambda: other.received)
     flooding.cancel()
     await asyncio.gather(flooding, return_exceptions=True)
-    assert bench.served.index(other) - before <= 2 * GUESSES + 2
+    assert bench.served.index(other) - before <= 4
+
+
+async def talk(peer: socket.socket, recorder: Recorder, messages: int = 2 * HOT) -> None:
+    """Send messages, each when the one before was read."""
+    for _ in range(messages):
+        size = len(recorder.received)
+        peer.send(b"x")
+        while len(recorder.received) == size:
+            await asyncio.sleep(0)
+
+
+async def test_the_one_link_that_is_talked_to_is_watched_by_the_event_loop(bench: Bench) -> None:
+    first, one, peer = await bench.taken()
+    second, other, second_peer = await bench.taken()
+    await talk(peer, one)
+    assert bench.poller.hot is first
+    await talk(second_peer, other)
+    assert bench.poller.hot is second
+    for _ in range(2 * HOT):  # two that are talked to in turn do not take each other's place
+        await talk(peer, one, 1)
+        await talk(second_peer, other, 1)
+    assert bench.poller.hot is second
+    await talk(peer, one, 1)
+    assert one.events == other.events == []
+
+
+async def test_a_socket_that_the_event_loop_watches_is_paused_filled_and_closed(bench: Bench, until: Until) -> None:
+    transport, recorder, peer = await bench.taken()
+    await talk(peer, recorder)
+    transport.pause_reading()
+    peer.send(b"later")
+    await asyncio.sleep(0.05)  # nothing tells of what is not read
+    assert not recorder.received.endswith(b"later")
+    transport.resume_reading()
+    await until(lambda: recorder.received.endswith(b"later"))
+    await talk(peer, recorder)
+    assert bench.poller.hot is transport
+    transport.write(bytes(8 << 20))
+    await until(lambda: "pause" in recorder.events)
+    await received(peer, 8 << 20)
+    await until(lambda: "resume" in recorder.events)
+    await talk(peer, recorder)
+    assert bench.poller.hot is transport
+    before = descriptors()
+    transport.abort()
+    await until(lambda: "lost" in recorder.events)
+    assert descriptors() == before - 1
+    _, another, third_peer = await bench.taken()  # with the same number
+    await talk(third_peer, another, 3)
+    assert bench.poller.hot is None
 
 
 async def test_what_is_written_in_one_turn_is_one_write(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,9 @@
-"""RFC 6455 §5 to §7 as a raw client sees it, on both paths through the carrier and on both event loops."""
+"""RFC 6455 §5 to §7 as a raw client sees it: for each way to accept a link, on both paths through the carrier, and on
+both event loops.
+
+It plays what chapters 1 to 7, 9 and 10 of Autobahn's test suite play, with messages up to our limit instead of 16 MiB.
+Chapter 8 is empty there, and `test_deflate` plays compression.
+"""
 
 from __future__ import annotations
 
@@ -69,6 +74,17 @@ async def test_pongs_are_ignored(echo_port: int, dial: Dial) -> None:
     assert await raw.frame() == (FIN | PONG, b"x")
 
 
+@pytest.mark.parametrize("in_one_write", [True, False])
+async def test_many_pings_are_answered_in_order(echo_port: int, dial: Dial, in_one_write: bool) -> None:
+    raw = await dial(echo_port)
+    pings = [b"payload-%d" % i for i in range(10)]
+    sent = b"".join(raw.encode(FIN | PING, payload) for payload in pings)
+    for part in [sent] if in_one_write else [sent[i : i + 1] for i in range(len(sent))]:
+        raw.write(part)
+        await asyncio.sleep(0)
+    assert [await raw.frame() for _ in pings] == [(FIN | PONG, payload) for payload in pings]
+
+
 @pytest.mark.parametrize("gaps", list(itertools.product([None, PING, PONG], repeat=4)), ids=str)
 async def test_control_frames_between_fragments_are_handled(
     echo_port: int, dial: Dial, gaps: tuple[int | None, ...]
@@ -93,6 +109,17 @@ async def test_a_message_may_have_many_fragments(echo_port: int, dial: Dial, chu
         first = BINARY if number == 0 else CONT
         raw.send(first | (FIN if number == len(parts) - 1 else 0), part)
     assert await raw.frame() == (FIN | BINARY, payload)
+
+
+@pytest.mark.parametrize("chunk", [1_300, 64 << 10, 1 << 20])
+@pytest.mark.parametrize("opcode", [TEXT, BINARY])
+async def test_the_largest_message_is_echoed(echo_port: int, dial: Dial, opcode: int, chunk: int) -> None:
+    raw = await dial(echo_port)
+    payload = b"0123456789abcdef" * (1 << 16)
+    for start in range(0, len(payload), chunk):
+        last = FIN if start + chunk >= len(payload) else 0
+        raw.write(raw.encode((CONT if start else opcode) | last, payload[start : start + chunk], bytes(4)))
+    assert await raw.frame() == (FIN | opcode, payload)
 
 
 # Violations.
@@ -127,6 +154,17 @@ async def test_violations_close_with_their_code(echo_port: int, dial: Dial, name
     for first, payload in frames:
         raw.send(first, payload)
     await ends_with(raw, code)
+
+
+@pytest.mark.parametrize("first", [FIN | 0x40 | TEXT, FIN | 0x3, FIN | 0xB, FIN | CONT, PING])
+async def test_messages_before_a_violation_are_answered_and_later_ones_are_not(
+    echo_port: int, dial: Dial, first: int
+) -> None:
+    raw = await dial(echo_port)
+    raw.send(FIN | TEXT, b"Hello")
+    assert await raw.frame() == (FIN | TEXT, b"Hello")
+    raw.write(raw.encode(first, b"") + raw.encode(FIN | PING, b"later"))
+    await ends_with(raw, 1002)
 
 
 async def test_an_unmasked_frame_is_a_violation(echo_port: int, dial: Dial) -> None:

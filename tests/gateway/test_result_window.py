@@ -22,7 +22,7 @@ HELD = 6 << 20
 """What the store may hold: 4 MiB, a window of the agent, and what was under way."""
 
 
-class Source:
+class ChunkSender:
     """An agent that sends COUNT chunks as fast as its credit allows."""
 
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
@@ -52,11 +52,11 @@ class Source:
         await self.peer.send(End(id=self.command, total=COUNT))
 
 
-async def begin(api: GatewayApi, peer: ScriptedAgent) -> Source:
+async def begin(api: GatewayApi, peer: ScriptedAgent) -> ChunkSender:
     command = await api.start(peer.agent, retain="window")
     cmd = await peer.command()
     await peer.send(Ack(id=command))
-    return Source(peer, cmd)
+    return ChunkSender(peer, cmd)
 
 
 async def read(api: GatewayApi, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:

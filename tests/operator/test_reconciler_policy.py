@@ -66,5 +66,5 @@ async def test_secret_that_may_not_be_read_is_not_mounted(world: OperatorNamespa
     status = await world.reconcile(world.reconciler(await world.gateway(), policy=DEFAULT_POLICY))
     held, reason, message = condition(status, "Accepted")
     assert (held, reason) == ("False", "PolicyViolation")
-    assert "the Secret tokens does not exist, or the operator may not read it" in message
+    assert "the Secret tokens does not exist, or the operator is not allowed to read it" in message
     assert "operator.rbac.secretNames" in message

@@ -14,7 +14,7 @@ import pytest
 def test_the_benchmark_of_traces_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.tracing", "--scale", "smoke", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.commands.tracing", "--scale", "smoke", "--out", str(out)],
         capture_output=True, text=True, timeout=230, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -271,36 +271,3 @@ class FramedConnection(FrameReader, asyncio.Protocol):
             listener.on_close(self, *self._ending)
         except Exception:
             logger.exception("listener failed in on_close")
-
-
-class ServerConnection(FramedConnection):
-    """The server's end of a connection. `connections` is the server's set of open connections; a connection removes
-    itself from it when it is lost.
-    """
-
-    __slots__ = ("_connections",)
-
-    MASKED = True
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        listener: Listener,
-        context: ConnectionContext,
-        connections: set[ServerConnection],
-        *,
-        deflate: bool = False,
-    ) -> None:
-        super().__init__(transport, listener, context, deflate=deflate)
-        self._connections = connections
-        connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-        super().connection_lost(exc)
-
-    def _encode(self, first: int, payload: bytes) -> bytes:
-        return frames.encode(first, payload)
-
-    def _handshake_done(self) -> None:
-        self.transport.close()

@@ -39,7 +39,7 @@ class NotPlayable(Exception):
 
 
 class ConversationRun:
-    """Raises Misconduct, and NotPlayable when the conversation is not for this agent."""
+    """Raises AgentViolation, and NotPlayable when the conversation is not for this agent."""
 
     def __init__(self, agent: AgentUnderTest, conversation: Conversation) -> None:
         self._agent = agent

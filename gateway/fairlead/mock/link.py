@@ -1,6 +1,6 @@
 """One connection of the agent under test: sends what the gateway says, and reads what the agent says.
 
-Made by `server`. Heartbeats are answered here. It raises AgentViolation for what is not a legal message, and LinkClosed
+Made by `server`. Heartbeats are answered here. It raises AgentViolation for a message that is not legal, and LinkClosed
 when the connection is over.
 """
 
@@ -57,7 +57,7 @@ class MockLink:
         self._json_codec = agent_codec(SUBPROTOCOL_JSON)
 
     async def send_message(self, message: Raw) -> None:
-        """Send one message of the gateway. Raises Gone when the connection is over."""
+        """Send one message of the gateway. Raises LinkClosed when the connection is over."""
         decoded = self._json_codec.decode(msgspec.json.encode(message).decode())
         if isinstance(decoded, Chunk):
             self.fed += len(decoded.payload)
@@ -86,8 +86,9 @@ class MockLink:
             raise AgentViolation(Violation(what, "4")) from e
 
     async def receive(self, timeout: float, *, quiet: bool = True) -> Raw | None:
-        """The next message that is not merely possible; None when none came in time. Heartbeats are answered here;
-        with `quiet` they, and credit, are passed over. Raises Gone, and Misconduct for what is no message.
+        """The next message that is not merely possible; None when none came in time. Heartbeats are answered here; with
+        `quiet` they, and credit, are passed over. Raises LinkClosed, and AgentViolation for something that is not a
+        message.
         """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:

@@ -46,7 +46,7 @@ class Settings:
     byte_rate: float = 32.0 * MIB
     incomplete_limit: int = 32 * MIB  # with pending_limit a sixth of the memory that the chart gives a pod
     pending_limit: int = 128 * MIB
-    link_transport: str = "asyncio"  # for one busy link the cheaper one
+    link_transport: str = "epoll"  # asyncio where the system has no epoll
     drain_rate: float = 200.0
     drain_timeout: float = 60.0
     shutdown_delay: float = 0.0

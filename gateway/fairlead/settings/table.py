@@ -161,9 +161,9 @@ SETTINGS: Mapping[str, Setting] = {
         MIB, 65536 * MIB, "Maximum number of bytes received on all links of a node and not stored yet"
     ),
     "link_transport": choice(
-        ("asyncio", "epoll"),
-        "What open links are kept on: transports of the event loop, or bare sockets in an epoll of the node's own "
-        "(Linux), which take a fifth of the memory and a third of the time of an accept",
+        ("epoll", "asyncio"),
+        "What open links are kept on: bare sockets in an epoll of the node's own, which take a fifth of the memory and "
+        "a third of the time of an accept, or transports of the event loop, which also serve where there is no epoll",
     ),
     "drain_rate": number(
         0.1,

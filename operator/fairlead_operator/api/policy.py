@@ -44,7 +44,7 @@ class SecretState(StrEnum):
     """It exists, but does not have the label."""
     MISSING = "missing"
     UNREADABLE = "unreadable"
-    """The operator may not read it, so it does not know whether it exists."""
+    """The operator is not allowed to read it, so it does not know whether it exists."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -202,7 +202,7 @@ def _secrets(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secret
             yield f"the Secret {name} does not exist; it needs {label}"
         else:
             yield (
-                f"the Secret {name} does not exist, or the operator may not read it to check for {label}; "
+                f"the Secret {name} does not exist, or the operator is not allowed to read it to check for {label}; "
                 "operator.rbac.secretNames of the chart grants the right and allows the Secret"
             )
 

@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 
 
 def schema(struct: type[ApiStruct], *, defaults: bool = True) -> Schema:
-    """`struct` as a structural schema. A status has no defaults: what was not written is not known."""
+    """`struct` as a structural schema. A status has no defaults: a property that was not written is not known."""
     (top,), components = msgspec.json.schema_components([struct])
     rules = {one.__name__: found for one, found in (*GATEWAY_RULES.items(), *OPERATION_RULES.items())}
     return _inline(top, components, rules, defaults)

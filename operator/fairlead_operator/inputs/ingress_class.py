@@ -1,7 +1,8 @@
 """Looks up the IngressClass that a LinkGateway names. When it is missing, Kubernetes reports nothing.
 
-IngressClasses belong to no namespace, so an operator that is installed for some namespaces usually may not read them.
-Who installed it decided that nobody looks; a condition that is Unknown for ever would only look like a problem.
+IngressClasses belong to no namespace, so an operator that is installed for some namespaces is usually not allowed to
+read them. Who installed it decided that nobody looks; a condition that is Unknown for ever would only look like a
+problem.
 """
 
 from __future__ import annotations

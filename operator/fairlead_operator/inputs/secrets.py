@@ -50,7 +50,7 @@ class Secrets:
         return {name: _state(found) for name, found in self.found.items()}
 
     def keys(self, name: str, *keys: str) -> list[bytes]:
-        """Raises ConfigError for what is missing, UnusableSecret for what is not base64, and AccessDenied."""
+        """Raises ConfigError for what is missing, UnusableSecret for a value that is not base64, and AccessDenied."""
         found = self.found.get(name)
         if isinstance(found, AccessDenied):
             causes = "it does not exist, or operator.rbac.secretNames of the chart does not list it"
@@ -67,7 +67,7 @@ class Secrets:
             raise UnusableSecret(f"the Secret {name} contains something that is not base64") from e
 
     def text(self, name: str, key: str) -> str:
-        """As `keys`; raises UnusableSecret for what is not UTF-8."""
+        """As `keys`; raises UnusableSecret for a value that is not UTF-8."""
         (value,) = self.keys(name, key)
         try:
             return value.decode()

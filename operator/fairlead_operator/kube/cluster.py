@@ -55,7 +55,7 @@ async def configuration() -> Configuration:
 
 
 class Cluster:
-    """`fence` is called before each write and raises NotLeader when this replica may not write."""
+    """`fence` is called before each write and raises NotLeader when this replica must not write."""
 
     def __init__(self, client: ApiClient, fence: Callable[[], None]) -> None:
         self._client = client

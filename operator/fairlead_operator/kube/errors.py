@@ -10,7 +10,7 @@ FairleadError
 │   └── Conflict                somebody else changed the object meanwhile: read it again
 └── Unavailable
     ├── ApiServerUnavailable    the API server does not answer, or is overloaded
-    └── NotLeader               this replica may not write: its lease has ended, or it never held it
+    └── NotLeader               this replica must not write: its lease has ended, or it never held it
 """
 
 from __future__ import annotations

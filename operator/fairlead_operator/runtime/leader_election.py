@@ -60,7 +60,7 @@ class LeaderElector:
         return self._clock() < self._leads_until
 
     def check(self) -> None:
-        """The fence: raises NotLeader when this replica may not write."""
+        """The fence: raises NotLeader when this replica must not write."""
         if not self.leads:
             raise NotLeader(f"this replica does not hold the Lease {self._name}")
 

@@ -1,7 +1,7 @@
 """The part of the operator's passes that concerns a rebalance, on what real nodes report in Redis: its own code plans
 the moves and their rate and writes both, as in a cluster. Every node counts as a ready pod.
 
-Used by the test of the rebalance and by `bench.rebalance`.
+Used by the test of the rebalance and by `bench.moving.rebalance`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Commands on agents at a steady rate, whatever becomes of them: the longest time that one cannot be reached shows.
 
-Used by the tests of agents that move, by `bench.moves` and `bench.rebalance`. Each command is posted at its time, not
-when the one before has ended, so a pause of the agent is seen by all commands that fall into it. As a platform does, it
-posts again under the same key what a node refused because Redis was slow (503 `bus_unavailable`): a busy machine is no
-pause of an agent.
+Used by the tests of agents that move, by `bench.moving.moves` and `bench.moving.rebalance`. Each command is posted at
+its time, not when the one before has ended, so a pause of the agent is seen by all commands that fall into it. As a
+platform does, it posts again under the same key what a node refused because Redis was slow (503 `bus_unavailable`): a
+busy machine is no pause of an agent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from itertools import cycle
 from types import TracebackType
 
 import httpx2
+
+from support.plain_http import plain_client
 
 NDJSON = "application/x-ndjson"
 IN_FLIGHT = 200
@@ -49,8 +51,8 @@ class SteadyCommands:
         self._orders = cycle([{"agent": agent, "method": method, "deadline": 60} for agent in agents])
         self._rate = rate
         self._turn = asyncio.Semaphore(IN_FLIGHT)
-        self._http = httpx2.AsyncClient(
-            base_url=api, headers={"authorization": f"Bearer {token}", "accept": NDJSON}, timeout=90, trust_env=False,
+        self._http = plain_client(
+            base_url=api, headers={"authorization": f"Bearer {token}", "accept": NDJSON}, timeout=90,
             limits=httpx2.Limits(max_connections=2_000, max_keepalive_connections=200),
         )  # fmt: skip
         self._task: asyncio.Task[None] | None = None

@@ -1,4 +1,4 @@
-"""Runs plain functions and generators in threads: they may block, the event loop may not.
+"""Runs plain functions and generators in threads: they may block, the event loop must not.
 
 Each runs in a daemon thread of its own, as many at once as there are slots: the threads of a ThreadPoolExecutor are
 joined at exit, so that one handler that never returns would keep the agent from ending. A thread cannot be killed; when

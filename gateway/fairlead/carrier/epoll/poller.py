@@ -30,10 +30,10 @@ BATCH: Final = 256
 """The most sockets that the kernel is asked for at once. Most of them take some 10 µs each."""
 MOST_READ: Final = 256 << 10
 """The most bytes that are read from one socket before it is the turn of the next. The same as in asyncio and uvloop."""
-GUESSES: Final = 8
-"""How often a socket that was ready alone is read when the epoll is ready, before the kernel is asked which ones are.
-One link that is talked to on an idle node costs as much as on its transport then; the others wait a few reads longer.
-"""
+HOT: Final = 64
+"""How often in a row a socket must have been ready alone until the event loop itself watches it. This is the one link
+that is talked to on an idle node: it then costs no second system call, and as much as on a transport. The move takes as
+long as some messages do."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
@@ -56,6 +56,8 @@ class Poller:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.reading: SocketTransport | None = None
         """The transport whose protocol is being given data. What it writes meanwhile is written right afterwards."""
+        self.hot: SocketTransport | None = None
+        """The one socket that the event loop watches itself."""
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop
         self._epoll: select.epoll | None = None
@@ -65,8 +67,9 @@ class Poller:
         self._left: list[tuple[int, int]] = []
         """The rest of the last batch."""
         self._alone: Polled | None = None
-        """The only one of the last batch. It is read without asking the kernel, `GUESSES` times."""
-        self._guesses = 0
+        """The only one of the last batch."""
+        self._streak = 0
+        """How often in a row it was ready alone, and the hot one was not ready at all."""
         self._unflushed: list[SocketTransport] = []
         self._more: memoryview
 
@@ -149,6 +152,8 @@ class Poller:
         errors on it again and again. Raises OSError.
         """
         assert self._epoll is not None
+        if self.hot is not None and self._polled[fd] is self.hot:
+            self._cool(self.hot)
         if not events:
             self._epoll.unregister(fd)
         elif before:
@@ -158,8 +163,11 @@ class Poller:
 
     def remove(self, fd: int, events: int) -> None:
         """Forget a socket, which its owner closes then."""
-        self._polled[fd] = None
-        if events and self._epoll is not None:
+        polled, self._polled[fd] = self._polled[fd], None
+        if polled is self.hot is not None:
+            self.hot = None
+            self._loop.remove_reader(fd)
+        elif events and self._epoll is not None:
             # Closing it is not enough as long as the transport that it has left keeps the other descriptor.
             self._epoll.unregister(fd)
 
@@ -188,15 +196,19 @@ class Poller:
         its turn; the rest of a batch comes before the next batch for the same reason.
         """
         assert self._epoll is not None
-        if self._guesses and self._guess():
-            return
         owners, clock = self._polled, self._clock
         until = clock() + TURN
         events, self._left = self._left or self._epoll.poll(0, BATCH), []
         if len(events) == 1:
-            alone = owners[events[0][0]]
-            self._guesses = GUESSES if alone is not None and alone is self._alone else 0
-            self._alone = alone
+            fd = events[0][0]
+            if owners[fd] is self._alone:
+                self._streak += 1
+                if self._streak > HOT:
+                    self._heat()
+            else:
+                self._alone, self._streak = owners[fd], 0
+        else:
+            self._streak = 0
         for position, (fd, event) in enumerate(events, 1):
             polled = owners[fd]
             if polled is None:
@@ -209,18 +221,31 @@ class Poller:
                 self._left = events[position:]
                 return
 
-    def _guess(self) -> bool:
-        """Read the socket that was ready alone. Returns False if it was not this one that is ready now."""
-        self._guesses -= 1
-        alone = self._alone
-        assert alone is not None
+    def _heat(self) -> None:
+        """Let the event loop watch the socket that was ready alone, in place of the one before, which is quiet now.
+        This is done only with connections that wait for nothing but data."""
+        alone, self._alone = self._alone, None
+        if isinstance(alone, SocketTransport) and alone.only_reads:
+            assert self._epoll is not None
+            self._epoll.unregister(alone.fd)  # first, so that the kernel has room for the other
+            if self.hot is not None:
+                self._cool(self.hot)
+            self._loop.add_reader(alone.fd, self._wake_hot, alone)
+            self.hot = alone
+
+    def _cool(self, hot: SocketTransport) -> None:
+        """Watch the socket that the event loop has watched, as all others."""
+        self.hot = None
+        self._loop.remove_reader(hot.fd)
+        assert self._epoll is not None
+        self._epoll.register(hot.fd, READABLE)
+
+    def _wake_hot(self, hot: SocketTransport) -> None:
+        self._streak = 0
         try:
-            if alone.ready(READABLE):
-                return True
+            hot.ready(READABLE)
         except Exception:
-            self._failed(alone)
-        self._guesses = 0
-        return False
+            self._failed(hot)
 
     def _flush(self) -> None:
         until = self._clock() + TURN

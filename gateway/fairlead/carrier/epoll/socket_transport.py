@@ -113,6 +113,15 @@ class SocketTransport(asyncio.Transport):
 
     # Called by the poller.
 
+    @property
+    def fd(self) -> int:
+        return self._fd
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether it waits for nothing but data."""
+        return self._events == READABLE
+
     def ready(self, events: int) -> bool:
         """Read and write what the socket can take now. Returns whether anything was read. `events` are a hint: they may
         be out of date, and an error of the socket is found by reading or writing. What has arrived is read before a

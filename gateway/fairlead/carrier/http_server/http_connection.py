@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -19,6 +19,7 @@ from uvicorn.protocols.utils import is_ssl
 
 from fairlead.carrier.http_server.admission import AUTHENTICATED
 from fairlead.carrier.http_server.client_address import address_key, ends_of
+from fairlead.carrier.http_server.request_body import RequestBody
 from fairlead.carrier.http_server.request_buffer import RequestBuffer
 from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head, offered_protocol
 from fairlead.carrier.http_server.response import refusal
@@ -28,13 +29,6 @@ if TYPE_CHECKING:
     from fairlead.carrier.http_server.uvicorn_server import ServerConfig
 
 logger = logging.getLogger("fairlead.carrier")
-
-MAX_DISCARDED: Final = 1 << 20
-"""Bytes of a body that are read and discarded after the request has been answered, so that the answer is not lost in a
-reset. A longer rest ends the connection."""
-MAX_CODED: Final = 16 << 10
-"""Bytes of a chunked body that are parsed before its request has shown a valid token. The parser makes a call for each
-chunk, however small, and keeps a trailer of any length, so a read full of either would block the event loop."""
 
 
 class SecondRequest(Exception):
@@ -69,18 +63,12 @@ class HttpConnection(HttpToolsProtocol):
         self._buffer = RequestBuffer()
         self._ahead = 0
         """The size of the buffer that was last reported to the admission."""
-        self._in_body = False
-        """True if the head of a request was fed, but not all of its body."""
-        self._left: int | None = None
-        """The number of bytes of the body that are still to come; None if only the parser knows."""
+        self._body = RequestBody()
         self._complete = False
         """True if all of the request was fed. The answer may still be incomplete."""
-        self._coded = 0
-        """The number of bytes of a chunked body that were parsed without a valid token."""
         self._draining = False
         """True after the last answer. Data that still arrives is read and discarded, so that the answer is not lost."""
         self._asked = 0
-        self._discarded = 0
         self._seen: dict[bytes, bytes] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._peer = self.client[0] if self.client else ""
@@ -95,8 +83,10 @@ class HttpConnection(HttpToolsProtocol):
         config.admission.discard(self.transport)
         self._forget_waits()
         self._clear()
+        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and with it this object, after a reset
         super().connection_lost(exc)
         self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
+        self.cycle = None  # type: ignore[assignment]  # and so does the last request's cycle
 
     # Incoming data.
 
@@ -115,14 +105,14 @@ class HttpConnection(HttpToolsProtocol):
     @property
     def _waits(self) -> bool:
         """Whether incoming data must wait for the end of an answer, for the pace limit or for a valid token."""
-        if self._in_body:
-            return self._unproven and self._coded >= MAX_CODED
+        if self._body.open:
+            return self._unproven and self._body.exhausted
         return self._pause is not None or self._answering
 
     @property
     def _unproven(self) -> bool:
         """Whether a chunked body is being read from a connection that has not shown a valid token."""
-        return self._left is None and self.transport in self.config.admission
+        return self._body.chunked and self.transport in self.config.admission
 
     def _digest(self) -> None:
         """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
@@ -131,8 +121,8 @@ class HttpConnection(HttpToolsProtocol):
             if self._waits:
                 self._hold()
                 return
-            if self._in_body:
-                piece = buffer.take(self._count_body(len(buffer)))
+            if self._body.open:
+                piece = buffer.take(self._body.allow(len(buffer), self._unproven))
             elif (head := self._take_head()) is None:
                 break
             else:
@@ -146,22 +136,10 @@ class HttpConnection(HttpToolsProtocol):
             return
         if self.flow.waiting:
             self.flow.waiting = False
-            if not self._in_body:  # a body is read when the application asks for it
+            if not self._body.open:  # a body is read when the application asks for it
                 self.flow.resume_reading()
-        if not len(buffer) and not self._answering and not self._in_body:
+        if not len(buffer) and not self._answering and not self._body.open:
             self._arm_keepalive()
-
-    def _count_body(self, available: int) -> int:
-        """Return how many of the `available` bytes of the body may be fed now, and count them."""
-        if self._left is not None:
-            count = min(available, self._left)
-            self._left -= count
-        elif self._unproven:
-            count = min(available, MAX_CODED - self._coded)
-            self._coded += count
-        else:
-            count = available
-        return count
 
     def _take_head(self) -> bytes | None:
         """Take the head of a request from the buffer. Returns None if it is not complete, or if it was refused."""
@@ -224,7 +202,7 @@ class HttpConnection(HttpToolsProtocol):
         self._seen = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_body:
+        if self._body.open:
             return  # a trailer is not a header (RFC 9110 §6.5.1), because no proxy has checked it
         name = name.lower()
         if name in SINGLE:
@@ -255,9 +233,7 @@ class HttpConnection(HttpToolsProtocol):
         length = self._seen.get(b"content-length")
         if length is not None or b"transfer-encoding" in self._seen:
             config.bodies.add(self, HttpConnection._abort)
-            self._left = None if length is None else int(length)
-            self._in_body = True
-            self._coded = self._discarded = 0
+            self._body.begin(length)
         self._asked += 1
         most = config.admission.requests
         if anonymous and not self._proxied and most is not None and self._asked >= most:
@@ -270,14 +246,13 @@ class HttpConnection(HttpToolsProtocol):
         self._discard(len(body))
 
     def _discard(self, count: int) -> None:
-        self._discarded += count
-        if self._discarded > MAX_DISCARDED:
+        if not self._body.discard(count):
             self.transport.abort()
 
     def on_message_complete(self) -> None:
         self._complete = True
-        if self._in_body:
-            self._in_body = False
+        if self._body.open:
+            self._body.end()
             self.config.bodies.discard(self)
             self.config.requests.discard(self)
         super().on_message_complete()
@@ -300,7 +275,7 @@ class HttpConnection(HttpToolsProtocol):
         config = self.config
         if self._proxied:
             config.admission.rename(self.transport, "")
-        if self._in_body:
+        if self._body.open:
             # The request was answered before its end, as a refusal is. The rest is discarded and must arrive soon.
             config.bodies.discard(self)
             config.requests.add(self, HttpConnection._abort)

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from fairlead.carrier.connection import ServerConnection
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE
 from fairlead.carrier.http_server import response, upgrade_request
 from fairlead.carrier.http_server.client_address import address_key
 from fairlead.carrier.http_server.upgrade_request import MAX_PLAIN_HEAD, UpgradeRequest
 from fairlead.carrier.listener import Listener
+from fairlead.carrier.server_connection import ServerConnection
 from fairlead.wire.websocket import handshake
 
 if TYPE_CHECKING:

@@ -22,13 +22,13 @@ from uvicorn.protocols.utils import (
 )
 
 from fairlead.carrier.attach import EXTENSION, LISTENER
-from fairlead.carrier.connection import ServerConnection
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
 from fairlead.carrier.listener import Listener
+from fairlead.carrier.server_connection import ServerConnection
 from fairlead.wire.websocket import handshake
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
 from fairlead.app.connection_close import closing_connections_while
 from fairlead.app.factory import LINK_PATH, api_app, link_app, link_endpoint
+from fairlead.carrier.epoll.poller import AVAILABLE
 from fairlead.carrier.http_server.admission import Admission, admin_admission
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, config
@@ -159,7 +160,7 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Server
     endpoint = link_endpoint(node, failures)
     link = config(
         link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
-        trusted_proxies=proxies, stop_timeout=6, epoll=settings.link_transport == "epoll",
+        trusted_proxies=proxies, stop_timeout=6, epoll=_links_on_epoll(settings),
         direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take),
     )  # fmt: skip
     return _Servers(
@@ -168,6 +169,15 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Server
         Server(admin, own_signals=False),
         (failures, public, probes),
     )
+
+
+def _links_on_epoll(settings: Settings) -> bool:
+    """Whether links leave the transports of the event loop. Where that is impossible, the log says so once."""
+    if settings.link_transport != "epoll":
+        return False
+    if not AVAILABLE:
+        logger.info("links stay on the transports of the event loop: link_transport = epoll needs Linux")
+    return AVAILABLE
 
 
 async def _drain(node: Node) -> None:

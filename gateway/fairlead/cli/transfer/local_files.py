@@ -23,7 +23,7 @@ NAME_KEPT = 200
 _ADVICE = {
     errno.ENOSPC: "free some space there, or choose another place",
     errno.EDQUOT: "free some space there, or choose another place",
-    errno.EFBIG: "this user may not write files of that size (ulimit -f)",
+    errno.EFBIG: "this user is not allowed to write files of that size (ulimit -f)",
     errno.EACCES: "choose a place that you may use, or change its permissions",
     errno.EPERM: "choose a place that you may use, or change its permissions",
     errno.EROFS: "choose a place that can be written to",

@@ -112,7 +112,7 @@ class Registration:
         """One claim and what follows from it. False if this session does not become the agent's."""
         membership = self._membership
         if not membership.alive:
-            raise BusUnavailable("this node has had no heartbeat for too long: it may not claim")
+            raise BusUnavailable("this node has had no heartbeat for too long: it must not claim agents")
         if self._hub.draining:
             session.close(CloseCode.RESTART, "the node restarts")
             return False

@@ -92,7 +92,7 @@ class CommandDelivery:
 
     async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         if not self._membership.alive:
-            raise BusUnavailable("this node has had no heartbeat for too long: it may not deliver")
+            raise BusUnavailable("this node has had no heartbeat for too long: it must not deliver commands")
         priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
         found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):

@@ -46,7 +46,7 @@ class ZoneToleranceRule(ScalingRule):
 
 def spread_pods(needed: int, zones: int, failures: int) -> int:
     """The least number of pods, spread evenly over `zones`, of which `needed` are left when the fullest `failures` of
-    the zones are gone: 6 for 3 of 2 zones and 1 failure."""
+    the zones are gone: 6 when 3 are needed, with 2 zones and 1 failure."""
     rounds, rest = divmod(needed, zones - failures)
     return rounds * zones + (failures + rest if rest else 0)
 

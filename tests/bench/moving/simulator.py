@@ -1,8 +1,8 @@
 """The simulator at all sizes: what the operator and other autoscalers make of each built-in trace, and what it costs.
 
-    python -I -m bench.simulator                    every trace, 100,000 to 10 million agents: some hour of CPU
-    python -I -m bench.simulator --trace day --agents 10e6 --policy fairlead --policy hpa
-    python -I -m bench.simulator --minutes 5        only the first minutes of each: what a day would cost
+    python -I -m bench.moving.simulator                    every trace, 100,000 to 10 million agents: some hour of CPU
+    python -I -m bench.moving.simulator --trace day --agents 10e6 --policy fairlead --policy hpa
+    python -I -m bench.moving.simulator --minutes 5        only the first minutes of each: what a day would cost
 
 Prints a table for each size and writes a JSON file, after each run. With --resume the runs that the file has are not
 repeated. Each run has a process of its own, whose CPU time and greatest memory are counted, so other load on the
@@ -26,7 +26,7 @@ from fairlead_operator.simulator.report import Run
 from fairlead_operator.simulator.scenarios.traces import TRACES
 from fairlead_operator.simulator.simulation import DAY, ModelOptions, Simulation
 
-from bench.tables import table
+from bench.links.tables import table
 
 CAPACITY, LARGE_CAPACITY = 10_000, 20_000
 """Of a pod: the default, and what 10 million agents need for a fleet of fewer than `replicas.max` pods."""

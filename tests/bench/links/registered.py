@@ -16,9 +16,10 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
 
 from bench.api import round_trips
-from bench.peers import Peers, print_progress
+from bench.links.scale import Scale
+from bench.output import print_progress
+from bench.peers.catalogue import Peers
 from bench.probe import BenchProcess, cpu_us, pin, pss
-from bench.scale import Scale
 from support.simulated_fleet import SimulatedFleet
 
 

@@ -1,8 +1,8 @@
 """For how long an agent cannot be reached while it moves: commands on it at a steady rate, with moves and without.
 
-`python -m bench.moves --moves 5`: two real nodes and a Valkey of their own on this machine, one agent of the SDK behind
-a load balancer. The node that holds the agent gets SIGTERM and is started again before the next move. Each command
-counts from the time at which it was due. The agent and the caller live in this process, in all phases alike.
+`python -m bench.moving.moves --moves 5`: two real nodes and a Valkey of their own on this machine, one agent of the
+SDK behind a load balancer. The node that holds the agent gets SIGTERM and is started again before the next move. Each
+command counts from the time at which it was due. The agent and the caller live in this process, in all phases alike.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fairlead.agent import Agent, Command
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import print_progress, table
+from bench.output import print_progress, table
 from faults.balancer import Balancer
 from support.gateway.process import GatewayProcess
 from support.gateway.steady_commands import Outcome, SteadyCommands

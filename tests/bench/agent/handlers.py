@@ -1,10 +1,10 @@
 """Ten CPU-bound and ten blocking handlers on one agent, beside the same work in plain Python: one after the other, on
 asyncio, in threads and in processes. Prints a table and writes a JSON file.
 
-`python -m bench.handlers --rounds 5`: an agent of the SDK in a process of its own and a gateway in this one, which
-sends ten commands at once and waits for their ends. Every model is a process of its own, and all take turns in each
-round. Beside the time, for the agent: the gaps between its messages meanwhile, with heartbeats every second. The first
-round of the agent, in which it starts its fork server, is told apart.
+`python -m bench.agent.handlers --rounds 5`: an agent of the SDK in a process of its own and a gateway in this one,
+which sends ten commands at once and waits for their ends. Every model is a process of its own, and all take turns in
+each round. Beside the time, for the agent: the gaps between its messages meanwhile, with heartbeats every second. The
+first round of the agent, in which it starts its fork server, is told apart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from fairlead.agent import Agent
 from fairlead.wire.messages import End
 
-from bench.nodes import print_progress
+from bench.output import print_progress
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
@@ -123,7 +123,7 @@ async def ten_commands(link: Link, method: str, n: float, number: int) -> tuple[
 async def measure(rounds: int, n: int, seconds: float) -> dict[str, object]:
     gateway = Gateway()
     await gateway.start()
-    arguments = [sys.executable, "-I", "-m", "bench.handlers"]
+    arguments = [sys.executable, "-I", "-m", "bench.agent.handlers"]
     agent = subprocess.Popen([*arguments, "--agent", gateway.url], stdin=subprocess.DEVNULL)
     times: dict[str, dict[str, list[float]]] = {work: {} for work in WORKS}
     gaps: dict[str, list[float]] = {}

@@ -1,9 +1,10 @@
-"""What the HTTP side of a command costs: its request is parsed, routed, authenticated and decoded, its answer streamed.
+"""What the HTTP side of a command costs: its request is parsed, routed, authenticated and decoded, its answer
+streamed.
 
-`python -m bench.http_side` prints a table: the platform API of a node, with a dispatch that accepts every command
-and ends it at once instead of asking Redis, beside an application on the same server that reads the body and answers
-with as many octets, and beside that application on stock uvicorn. The servers take turns, round by round; figures are
-the least CPU time of a round, per command. Bounded in count and time.
+`python -m bench.commands.http_side` prints a table: the platform API of a node, with a dispatch that accepts every
+command and ends it at once instead of asking Redis, beside an application on the same server that reads the body and
+answers with as many octets, and beside that application on stock uvicorn. The servers take turns, round by round;
+figures are the least CPU time of a round, per command. Bounded in count and time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from fairlead.settings import Settings
 from fairlead.telemetry.command_timing import CommandOrigin
 
 from bench.api import round_trips
-from bench.nodes import print_progress, table
+from bench.output import print_progress, table
 from bench.probe import BenchProcess, cpu_us
 from support.free_ports import free_port
 
@@ -120,7 +121,7 @@ def compare(rounds: int, count: int, out: Path | None) -> None:
         try:
             for name in SERVERS:
                 port = free_port()
-                command = [sys.executable, "-I", "-m", "bench.http_side", "--serve", name, "--port", str(port)]
+                command = [sys.executable, "-I", "-m", "bench.commands.http_side", "--serve", name, "--port", str(port)]
                 servers[name] = BenchProcess(name, command, Path(folder), port)
             for server in servers.values():
                 server.wait_listening()

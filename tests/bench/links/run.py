@@ -1,4 +1,4 @@
-"""`make bench`: Fairlead beside its peers, in one run on one machine. Prints tables and writes a JSON file.
+"""Fairlead beside its peers, in one run on one machine. Prints tables and writes a JSON file.
 
 CPU time per operation and bytes per connection are what to compare: wall times on a shared machine are noise. The
 peers only echo on plain connections; Fairlead's node also greets, claims in Valkey and keeps facts. Bounded in
@@ -13,17 +13,17 @@ import json
 import os
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import uvloop
 
-from bench.peers import Peers, print_progress
-from bench.plain import echo, idle_in_turn, stamps
+from bench.links.plain import echo, idle_in_turn, stamps
+from bench.links.registered import registered
+from bench.links.scale import SCALES, Scale
+from bench.links.tables import report, report_rounds
+from bench.output import print_progress
+from bench.peers.catalogue import Peers
 from bench.probe import pin
-from bench.registered import registered
-from bench.scale import SCALES, Scale
-from bench.tables import report, report_rounds
 
 LIMIT = 2400.0
 """Seconds for all of it. A full run takes a third of that on two quiet cores."""
@@ -46,7 +46,7 @@ async def run(scale: Scale, out: Path) -> None:
         print_progress("1/4 the real node with registered agents")
         node = await registered(peers, folder, scale)
         plain = await idle_in_turn(peers, scale)
-        echoes: dict[int, dict[str, float]] = {}
+        echoes: dict[int, dict[str, dict[str, float]]] = {}
         processes = {name: peers.start(name) for name in peers.names}
         try:
             stamped_rounds = await stamps(processes, scale)
@@ -61,7 +61,8 @@ async def run(scale: Scale, out: Path) -> None:
     report_rounds(stamped_rounds)
     figures = {
         "node": node, "plain": plain, "echo": echoes, "cpus": os.cpu_count(),
-        "rounds": {n: {name: asdict(one) for name, one in peers.items()} for n, peers in stamped_rounds.items()},
+        "rounds": stamped_rounds, "versions": peers.versions(),
+        "scale": {"agents": scale.agents, "crowd": scale.crowd, "turns": scale.rounds},
     }  # fmt: skip
     await asyncio.to_thread(out.write_text, json.dumps(figures, indent=1))
     print_progress(f"\n{time.monotonic() - started:.0f} s; figures in {out}")

@@ -1,6 +1,6 @@
 """How long it takes until two nodes that join two full ones have their share of the links, and what it costs.
 
-`python -m bench.rebalance --agents 10000`: real nodes with their default settings, a Valkey of their own, the
+`python -m bench.moving.rebalance --agents 10000`: real nodes with their default settings, a Valkey of their own, the
 operator's own rebalance and rate of moves in a pass every ten seconds, and a load balancer that chooses at random among
 the nodes that are ready. Meanwhile commands run on a sample of the agents, and on one agent of the SDK. That one is
 among those that move if it is idle now and then: nobody is moved inside a command, which is what an agent is all the
@@ -30,8 +30,8 @@ import uvloop
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.moving_agents import PREFIX, MovingAgents, ProbedAgent, above_budget, most_within
-from bench.nodes import print_progress, table
+from bench.moving.moving_agents import PREFIX, MovingAgents, ProbedAgent, above_budget, most_within
+from bench.output import print_progress, table
 from bench.probe import cpu_us
 from faults.balancer import Balancer
 from support.gateway.kubelet import Kubelet, probing

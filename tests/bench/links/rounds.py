@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
@@ -36,11 +35,8 @@ class Round:
     connect_p99: float
     answer_p50: float
     answer_p99: float
-
-    @classmethod
-    def median(cls, rounds: list[Round]) -> Round:
-        taken = [asdict(one) for one in rounds]
-        return cls(**{figure: statistics.median(one[figure] for one in taken) for figure in taken[0]})
+    load: float
+    """The share of its core that the load generator used while the clients connected and asked."""
 
 
 class RoundClient:
@@ -91,10 +87,10 @@ async def stamped(process: BenchProcess, timer_wheel: TimerWheel, clients: int) 
             connects.append(client.opened - began)
             answers.append(answered - client.opened)
 
-    cpu, started = cpu_us(process.pid), time.perf_counter()
+    cpu, started, own = cpu_us(process.pid), time.perf_counter(), time.process_time()
     async with asyncio.timeout(TIMEOUT):
         await asyncio.gather(*(work() for _ in range(min(AT_ONCE, clients))))
-        seconds = time.perf_counter() - started
+        seconds, own = time.perf_counter() - started, time.process_time() - own
         for connection in held:
             connection.close()
         while not all(connection.transport.is_closing() for connection in held):  # nothing tells of the last
@@ -105,5 +101,5 @@ async def stamped(process: BenchProcess, timer_wheel: TimerWheel, clients: int) 
     middle, late = clients // 2, clients * 99 // 100
     return Round(
         cpu / clients, seconds, connects[middle] * 1000, connects[late] * 1000, answers[middle] * 1000,
-        answers[late] * 1000,
+        answers[late] * 1000, own / seconds,
     )  # fmt: skip

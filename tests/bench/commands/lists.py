@@ -1,9 +1,10 @@
-"""Lists of a large fleet beside commands: what `GET /v1/agents` costs, and how long posts wait while others read lists.
+"""Lists of a large fleet beside commands: what `GET /v1/agents` costs, and how long posts wait while others read
+lists.
 
-`python -m bench.lists --agents 100000 --listers 0 4 10 16`: one real node and a Valkey of its own on this machine. The
-agents are rows that are held elsewhere; two in 100,000 have the fact that the listers select by, so each list reads
-everybody and returns nearly nobody. Listers are processes of their own at a lower priority: what they decode is no
-latency of a post. Posts start by the clock and go to one agent of the SDK.
+`python -m bench.commands.lists --agents 100000 --listers 0 4 10 16`: one real node and a Valkey of its own on this
+machine. The agents are rows that are held elsewhere; two in 100,000 have the fact that the listers select by, so each
+list reads everybody and returns nearly nobody. Listers are processes of their own at a lower priority: what they
+decode is no latency of a post. Posts start by the clock and go to one agent of the SDK.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-from bench.nodes import BenchGateway, print_progress, running, table
+from bench.nodes import BenchGateway, running
+from bench.output import print_progress, table
 from bench.probe import cpu_us
 from support.gateway.steady_commands import Outcome, SteadyCommands
 from support.simulated_fleet import FACTS

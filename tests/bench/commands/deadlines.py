@@ -1,9 +1,10 @@
 """Thousands of commands with one deadline that no agent ends: how long after it the last ends, and what that costs.
 
-`python -m bench.deadlines --commands 12000 100000`: real nodes and a Valkey of their own on this machine. The commands
-are written as a node writes them, each for an agent of its own that is linked elsewhere. How many have ended is read
-from the nodes' metrics ten times a second; the rest of an end (its agent's row, the list of what is due) is done when
-that list is empty. CPU is the scheduler's count from a second before the deadline on, the reading of metrics included.
+`python -m bench.commands.deadlines --commands 12000 100000`: real nodes and a Valkey of their own on this machine.
+The commands are written as a node writes them, each for an agent of its own that is linked elsewhere. How many have
+ended is read from the nodes' metrics ten times a second; the rest of an end (its agent's row, the list of what is
+due) is done when that list is empty. CPU is the scheduler's count from a second before the deadline on, the reading
+of metrics included.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
 from fairlead.wire.ids import uuid7
 
-from bench.nodes import BenchGateway, print_progress, running, table
+from bench.nodes import BenchGateway, running
+from bench.output import print_progress, table
 from bench.probe import cpu_us
 from support.simulated_fleet import FACTS
 

@@ -1,9 +1,10 @@
 """A large file and a terminal on one agent: how long an echo takes alone, beside the transfer, and while its reader
 has stopped. Prints a table and writes a JSON file.
 
-`python -m bench.lanes --mib 256`: one node with its own Valkey, one `fairlead agent run`, all on this machine. The file
-is read through the API with retain=window by a process of its own, so that its decoding does not count as latency. An
-echo is one octet typed into `shell` through the API and its coming back: input, agent, pty, results, follower.
+`python -m bench.agent.lanes --mib 256`: one node with its own Valkey, one `fairlead agent run`, all on this machine.
+The file is read through the API with retain=window by a process of its own, so that its decoding does not count as
+latency. An echo is one octet typed into `shell` through the API and its coming back: input, agent, pty, results,
+follower.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pathlib import Path
 from fairlead.client import Client, Command
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
-from bench.nodes import BenchGateway, print_progress, running
+from bench.nodes import BenchGateway, running
+from bench.output import print_progress
 from bench.probe import children, memory
 
 MIB = 1 << 20
@@ -103,7 +105,7 @@ class MemoryWatch:
 @contextmanager
 def reader(port: int, path: Path, stop_after: int = 0) -> Iterator[subprocess.Popen[str]]:
     """A process that reads the file through the API. Its line on stdout tells how it went."""
-    arguments = ["-m", "bench.lanes", "--read", str(port), str(path), str(stop_after)]
+    arguments = ["-m", "bench.agent.lanes", "--read", str(port), str(path), str(stop_after)]
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import statistics
+import time
+from dataclasses import asdict
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from bench.peers import Peers, print_progress
+from bench.links.rounds import stamped
+from bench.links.scale import Scale
+from bench.output import medians, print_progress
+from bench.peers.catalogue import Peers
 from bench.probe import BenchProcess, cpu_us, pss
-from bench.rounds import Round, stamped
-from bench.scale import Scale
 from support.simulated_fleet import each
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
@@ -103,39 +105,39 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
         for name in peers.names:
             print_progress(f"2/4 {scale.agents} idle connections, {turn + 1} of {scale.rounds}: {name}")
             taken[name].append(await idle(peers, name, scale))
-    return {
-        name: {figure: statistics.median(one[figure] for one in turns) for figure in turns[0]}
-        for name, turns in taken.items()
-    }
+    return {name: medians(turns) for name, turns in taken.items()}
 
 
-async def echo(processes: dict[str, BenchProcess], connections: int, messages: int, rounds: int) -> dict[str, float]:
-    """CPU µs per 128 B echo at each server, the rounds in turn; medians."""
-    taken: dict[str, list[float]] = {name: [] for name in processes}
+async def echo(
+    processes: dict[str, BenchProcess], connections: int, messages: int, rounds: int
+) -> dict[str, dict[str, float]]:
+    """CPU µs per 128 B echo at each server, and the load generator's share of its core; the rounds in turn, medians."""
+    taken: dict[str, list[dict[str, float]]] = {name: [] for name in processes}
     async with TimerWheel(silence=3600) as timer_wheel:
         for _ in range(rounds):
             for name, process in processes.items():
                 pinger = Pinger(os.urandom(128), messages)
                 held = await hold(process, timer_wheel, connections, pinger)
-                cpu = cpu_us(process.pid)
+                cpu, started, own = cpu_us(process.pid), time.perf_counter(), time.process_time()
                 for connection in held:
                     connection.send(pinger.payload)
                 async with asyncio.timeout(120):
                     await pinger.done
-                taken[name].append((cpu_us(process.pid) - cpu) / messages)
+                load = (time.process_time() - own) / (time.perf_counter() - started)
+                taken[name].append({"us": (cpu_us(process.pid) - cpu) / messages, "load": load})
                 await closed(held)
-    return {name: statistics.median(each_taken) for name, each_taken in taken.items()}
+    return {name: medians(turns) for name, turns in taken.items()}
 
 
-async def stamps(processes: dict[str, BenchProcess], scale: Scale) -> dict[int, dict[str, Round]]:
+async def stamps(processes: dict[str, BenchProcess], scale: Scale) -> dict[int, dict[str, dict[str, float]]]:
     """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
-    found: dict[int, dict[str, Round]] = {}
+    found: dict[int, dict[str, dict[str, float]]] = {}
     async with TimerWheel(silence=3600) as timer_wheel:
         for clients, times in scale.clients:
-            taken: dict[str, list[Round]] = {name: [] for name in processes}
+            taken: dict[str, list[dict[str, float]]] = {name: [] for name in processes}
             for turn in range(scale.rounds):
                 print_progress(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
                 for name, process in processes.items():
-                    taken[name] += [await stamped(process, timer_wheel, clients) for _ in range(times)]
-            found[clients] = {name: Round.median(rounds) for name, rounds in taken.items()}
+                    taken[name] += [asdict(await stamped(process, timer_wheel, clients)) for _ in range(times)]
+            found[clients] = {name: medians(turns) for name, turns in taken.items()}
     return found

@@ -1,7 +1,7 @@
 """The cost of tracing: CPU time per command of a node without tracing, and of nodes that keep 0 %, 1 % and all traces.
 
-`python -m bench.tracing` prints a table and may write a JSON file. The nodes take turns, round by round, so that
-a busy machine disturbs all alike; figures are medians of rounds, differences those of neighbours. Spans go to a
+`python -m bench.commands.tracing` prints a table and may write a JSON file. The nodes take turns, round by round, so
+that a busy machine disturbs all alike; figures are medians of rounds, differences those of neighbours. Spans go to a
 real OTLP/HTTP receiver in this process, whose time is not counted. Bounded in count and time.
 """
 
@@ -23,7 +23,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import BenchGateway, commands, print_progress, running, table
+from bench.nodes import BenchGateway, commands, running
+from bench.output import print_progress, table
 from support.otlp_collector import Collector, collecting
 from support.simulated_fleet import SimulatedFleet
 

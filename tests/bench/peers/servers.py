@@ -1,11 +1,11 @@
 """The servers under test, one a process: `python servers.py NAME PORT`. Each answers what it gets on /v1/link.
 
-fairlead: our carrier, an attached listener; epoll: the same with `epoll`; direct: and with links
-accepted directly. sansio, legacy, wsproto: Starlette on stock
-uvicorn with each of its WebSocket protocols. aiohttp, websockets, autobahn, picows: their own servers. Binary messages
-are echoed; a text `{"c": n}` is answered with `{"c": n, "ts": seconds}`. Compression and pings of their own are off
-everywhere. And `node`: the real `fairlead serve` with the arguments that follow. SIGUSR1 makes any of them collect all
-garbage, give memory back and write the milliseconds of the collection to the file named by BENCH_GC.
+fairlead: our carrier, an attached listener; epoll: the same with `epoll`; direct: and with links accepted directly.
+sansio, legacy, wsproto: Starlette on stock uvicorn with each of its WebSocket protocols. aiohttp, websockets,
+autobahn, picows, socketify: their own servers. Binary messages are echoed; a text `{"c": n}` is answered with `{"c":
+n, "ts": seconds}`. Compression and pings of their own are off everywhere. And `node`: the real `fairlead serve` with
+the arguments that follow. SIGUSR1 makes any of them collect all garbage, give memory back and write the milliseconds
+of the collection to the file named by BENCH_GC. After SIGUSR2 it never collects garbage by itself.
 """
 
 from __future__ import annotations
@@ -185,6 +185,24 @@ async def picows(port: int) -> None:
     await asyncio.Event().wait()
 
 
+def socketify(port: int) -> None:
+    """µWebSockets, on the event loop that it makes itself."""
+    import socketify as library  # type: ignore[import-not-found]  # as autobahn
+
+    def upgrade(response: Any, request: Any, context: Any) -> None:
+        key = request.get_header("sec-websocket-key")
+        response.upgrade(key, request.get_header("sec-websocket-protocol"), "", context)
+
+    def message(socket: Any, data: bytes | str, opcode: Any) -> None:
+        socket.send(answer(data), opcode)
+
+    app = library.App()
+    limits = {"compression": library.CompressOptions.DISABLED, "idle_timeout": 0, "max_payload_length": 1 << 20}
+    app.ws("/*", {**limits, "upgrade": upgrade, "message": message})
+    app.listen(library.AppListenOptions(port=port, host="127.0.0.1"), lambda _: None)
+    app.run()
+
+
 SERVERS: dict[str, Callable[[int], Awaitable[None]]] = {
     "fairlead": fairlead,
     "epoll": partial(fairlead, epoll=True),
@@ -201,12 +219,15 @@ SERVERS: dict[str, Callable[[int], Awaitable[None]]] = {
 
 def main() -> None:
     signal.signal(signal.SIGUSR1, collect)
+    signal.signal(signal.SIGUSR2, lambda *_: gc.disable())
     name = sys.argv[1]
     if name == "node":
         from fairlead.cli.main import main as fairlead_main
 
         sys.argv = ["fairlead", "serve", *sys.argv[2:]]
         fairlead_main()
+    elif name == "socketify":
+        socketify(int(sys.argv[2]))
     else:
         uvloop.run(SERVERS[name](int(sys.argv[2])))  # type: ignore[arg-type]  # all are coroutines
 

@@ -1,8 +1,8 @@
 """Ten thousand light agents behind a load balancer that chooses at random, and what a rebalance does to each of them;
 and one agent of the SDK beside them.
 
-`bench.rebalance` makes them. The light ones are those of `fairlead swarm`; instead of a proxy in front of the nodes,
-which would cost more than the nodes, each connection goes to one of the nodes that are ready now.
+`bench.moving.rebalance` makes them. The light ones are those of `fairlead swarm`; instead of a proxy in front of the
+nodes, which would cost more than the nodes, each connection goes to one of the nodes that are ready now.
 """
 
 from __future__ import annotations

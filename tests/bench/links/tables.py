@@ -5,9 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from bench.peers import LABELS
-from bench.rounds import Round
-from bench.scale import Scale
+from bench.links.scale import Scale
+from bench.peers.catalogue import LABELS
 
 
 def ratio(figure: float, ours: float) -> float:
@@ -27,7 +26,7 @@ def table(title: str, head: list[str], rows: list[list[Any]]) -> None:
 def report(
     node: dict[str, Any],
     plain: dict[str, dict[str, float]],
-    echoes: dict[int, dict[str, float]],
+    echoes: dict[int, dict[str, dict[str, float]]],
     scale: Scale,
 ) -> None:
     mebibytes = [f"{one['pss'] / 2**20:.1f}" for one in node["cycles"]]
@@ -65,13 +64,20 @@ def report(
         "Echo of 128 B, server CPU µs per message; × is the ratio to Fairlead's carrier",
         ["server", *(h for c in echoes for h in (f"{c} conn", "×"))],
         [
-            [LABELS[n], *(v for c in echoes for v in (echoes[c][n], ratio(echoes[c][n], echoes[c]["fairlead"])))]
+            [
+                LABELS[n],
+                *(
+                    v
+                    for c in echoes
+                    for v in (echoes[c][n]["us"], ratio(echoes[c][n]["us"], echoes[c]["fairlead"]["us"]))
+                ),
+            ]
             for n in plain
         ],
     )
 
 
-def report_rounds(found: dict[int, dict[str, Round]]) -> None:
+def report_rounds(found: dict[int, dict[str, dict[str, float]]]) -> None:
     for clients, peers in found.items():
         ours = peers["fairlead"]
         table(
@@ -79,8 +85,8 @@ def report_rounds(found: dict[int, dict[str, Round]]) -> None:
             ["server", "CPU µs per client", "×", "round s", "connect p50 ms", "connect p99 ms", "answer p50 ms",
              "answer p99 ms"],
             [
-                [LABELS[name], one.cpu_us, ratio(one.cpu_us, ours.cpu_us), f"{one.seconds:.3f}",
-                 *(f"{figure:.2f}" for figure in (one.connect_p50, one.connect_p99, one.answer_p50, one.answer_p99))]
+                [LABELS[name], one["cpu_us"], ratio(one["cpu_us"], ours["cpu_us"]), f"{one['seconds']:.3f}",
+                 *(f"{one[figure]:.2f}" for figure in ("connect_p50", "connect_p99", "answer_p50", "answer_p99"))]
                 for name, one in peers.items()
             ],
         )  # fmt: skip

@@ -1,0 +1,106 @@
+"""What is behind a peer or behind its aim, found in the results: pure, so that a test can hold it.
+
+Less is better in all of these figures. Ours is the best of our carriers: they are one setting apart. A floor is no
+peer: it serves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench.market.run import LABELS as MARKET_LABELS
+from bench.peers.catalogue import FLOORS, LABELS, OWN
+
+EVEN = 1.02
+"""The aim of max/mean over workers."""
+IDEAL = 1.1
+"""The aim of ten CPU-bound handlers, in times of what the cores need."""
+NOISE = 1.03
+"""A difference below 3 % is none: it is within what two turns of one server differ by."""
+REASONS = {
+    "picows": "compiled (Cython), and without HTTP, limits, deadlines or a close handshake of its own",
+    "socketify": "µWebSockets is C++ and calls Python once for each message",
+    "ws": "V8 compiles the handler, and sockets and HTTP parser are C",
+    "socket.io": "V8 compiles the handler, and sockets and HTTP parser are C",
+    "gws": "compiled, and few lines run for each message",
+    "gorilla": "compiled, and few lines run for each message",
+}
+UNKNOWN = "not known yet"
+
+
+@dataclass(frozen=True)
+class Behind:
+    what: str
+    peer: str
+    theirs: str
+    ours: str
+    reason: str
+
+
+def behind(results: dict[str, dict[str, Any]]) -> list[Behind]:
+    """In the order of the page."""
+    found: list[Behind] = []
+    for name, compare in (
+        ("links", _links), ("workers", _workers), ("market", _market), ("hosts", _hosts), ("handlers", _handlers),
+    ):  # fmt: skip
+        if name in results:
+            found += compare(results[name]["figures"])
+    return found
+
+
+def _against(what: str, unit: str, servers: dict[str, float], labels: dict[str, str]) -> Iterator[Behind]:
+    ours = min((figure for name, figure in servers.items() if name in OWN), default=0.0)
+    for name, theirs in servers.items():
+        if name not in (*OWN, *FLOORS) and 0 < theirs * NOISE < ours:
+            numbers = (f"{theirs:,.1f} {unit}", f"{ours:,.1f} {unit}")
+            yield Behind(what, labels[name], *numbers, REASONS.get(name, UNKNOWN))
+
+
+def _links(figures: dict[str, Any]) -> Iterator[Behind]:
+    for key, what, unit in (
+        ("bytes", "bytes of an idle connection", "B"), ("accept_us", "CPU of an accept", "µs"),
+        ("gc_ms", "full garbage collection", "ms"),
+    ):  # fmt: skip
+        yield from _against(what, unit, {name: one[key] for name, one in figures["plain"].items()}, LABELS)
+    for clients, servers in figures["rounds"].items():
+        what = f"connect and timestamp, {int(clients):,} clients, CPU"
+        yield from _against(what, "µs", {name: one["cpu_us"] for name, one in servers.items()}, LABELS)
+        what = f"connect and timestamp, {int(clients):,} clients, the round"
+        yield from _against(what, "ms", {name: one["seconds"] * 1000 for name, one in servers.items()}, LABELS)
+    for connections, servers in figures["echo"].items():
+        what = f"echo over {int(connections):,} connections, CPU"
+        yield from _against(what, "µs", {name: one["us"] for name, one in servers.items()}, LABELS)
+
+
+def _workers(figures: dict[str, Any]) -> Iterator[Behind]:
+    for state in figures["states"]:
+        if state["max_to_mean"] > EVEN:
+            what, reason = f"links over {figures['workers']} workers, {state['state']}", "the kernel spreads by a hash"
+            yield Behind(what, f"max/mean of {EVEN}", f"{EVEN:.3f}", f"{state['max_to_mean']:.3f}", reason)
+
+
+def _market(figures: dict[str, Any]) -> Iterator[Behind]:
+    for cell in figures["cells"]:
+        kind = "binary" if cell["binary"] else "text"
+        what = f"market data, {cell['stocks']} stocks to {cell['clients']} clients, {kind}, CPU of a packet"
+        yield from _against(what, "µs", {name: one["us"] for name, one in cell["servers"].items()}, MARKET_LABELS)
+
+
+def _hosts(figures: dict[str, Any]) -> Iterator[Behind]:
+    for ours, theirs in (("serial", "serial"), ("concurrent", "concurrent"), ("concurrent", "connected")):
+        own, peer = (figures["ways"].get(f"{who}, {way}") for who, way in (("fairlead", ours), ("asyncssh", theirs)))
+        if own and peer and peer["seconds"] * NOISE < own["seconds"]:
+            reason = "a command is stored in Redis before it is sent, and its result before it is shown"
+            what, times = f"one command on {figures['hosts']} hosts, {ours}", (peer["seconds"], own["seconds"])
+            yield Behind(what, f"asyncssh, {theirs}", f"{times[0]:.3f} s", f"{times[1]:.3f} s", reason)
+
+
+def _handlers(figures: dict[str, Any]) -> Iterator[Behind]:
+    models = figures["seconds"]["fib"]
+    ideal = models["sequential"]["min"] / min(figures["cores"], figures["tasks"])
+    took = models["agent, process"]["median"]
+    if took > IDEAL * ideal:
+        what, reason = "ten CPU-bound handlers on one agent", "the gateway and the agent's loop share these cores"
+        yield Behind(what, f"{IDEAL} × the ideal of the cores", f"{IDEAL * ideal:.2f} s", f"{took:.2f} s", reason)

@@ -1,0 +1,181 @@
+"""The tables of record in Markdown, one function for the result of each program. Called by `page`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.market.run import LABELS as MARKET_LABELS
+from bench.output import markdown
+from bench.peers.catalogue import LABELS
+
+SHOWN_VERSIONS = (
+    "uvicorn", "aiohttp", "websockets", "wsproto", "autobahn", "picows", "socketify", "python-socketio", "asyncssh",
+    "uvloop", "ws", "socket.io", "node", "github.com/lxzan/gws", "github.com/gorilla/websocket", "go", "gcc",
+)  # fmt: skip
+BASE = "fairlead"
+Servers = dict[str, dict[str, float]]
+
+
+def number(figure: float) -> str:
+    return f"{figure:,.0f}" if figure >= 100 else f"{figure:.1f}"
+
+
+def spread(one: dict[str, float], key: str) -> str:
+    """A median, with the least and the greatest of the turns."""
+    return f"{number(one[key])} ({number(one[f'{key}_low'])}–{number(one[f'{key}_high'])})"
+
+
+def times(servers: Servers, name: str, key: str) -> str:
+    """The ratio to our carrier on asyncio's transports."""
+    ours = servers[BASE][key]
+    return f"{servers[name][key] / ours:.2f}" if ours else "–"
+
+
+def links(figures: dict[str, Any]) -> str:
+    node, plain, scale = figures["node"], figures["plain"], figures["scale"]
+    parts = [
+        f"### Connect and timestamp\n\nServer CPU µs per client (medians of {scale['turns']} turns, with "
+        "the least and the "
+        "greatest); × is the ratio to *Fairlead's carrier*; load is the share of its core that the load "
+        "generator used: where "
+        "it is 1.0, the wall time is the generator's and not the server's.",
+    ]
+    sizes = figures["rounds"]
+    head = ["server", *(cell for size in sizes for cell in (f"{int(size):,} clients", "×", "round s", "load"))]
+    rows = [
+        [LABELS[name], *(cell for servers in sizes.values() for cell in (
+            spread(servers[name], "cpu_us"), times(servers, name, "cpu_us"), f"{servers[name]['seconds']:.3f}",
+            f"{servers[name]['load']:.2f}"))]
+        for name in plain
+    ]  # fmt: skip
+    parts += [markdown(head, rows), "### Bytes and echo", _idle(node, plain, scale), _echo(figures["echo"], plain)]
+    return "\n\n".join(parts)
+
+
+def _idle(node: dict[str, Any], plain: Servers, scale: dict[str, int]) -> str:
+    text = (
+        f"{scale['agents']:,} idle connections; the full garbage collection with {scale['crowd']:,}. The "
+        "first row is a node "
+        f"with registered agents, for each of which Valkey has {number(node['valkey_bytes'])} B and spends "
+        f"{number(node['accept_valkey_us'])} µs at the claim."
+    )
+    head = ["server", "bytes", "×", "accept CPU µs", "×", "full collection ms"]
+    own = plain[BASE]
+    registered = [f"{node[key] / own[key]:.2f}" if own[key] else "–" for key in ("bytes", "accept_us")]
+    first = [
+        "*a node, registered agents*", number(node["bytes"]), registered[0], number(node["accept_us"]), registered[1],
+        number(node["gc_ms"]),
+    ]  # fmt: skip
+    rows = [
+        [LABELS[name], spread(one, "bytes"), times(plain, name, "bytes"), spread(one, "accept_us"),
+         times(plain, name, "accept_us"), number(one["gc_ms"])]
+        for name, one in plain.items()
+    ]  # fmt: skip
+    return text + "\n\n" + markdown(head, [first, *rows])
+
+
+def _echo(echoes: dict[str, Servers], plain: Servers) -> str:
+    text = "Echo of 128 B: server CPU µs per message, and the load generator's share of its core."
+    head = ["server", *(cell for count in echoes for cell in (f"{int(count):,} connections", "×", "load"))]
+    rows = [
+        [LABELS[name], *(cell for servers in echoes.values() for cell in (
+            spread(servers[name], "us"), times(servers, name, "us"), f"{servers[name]['load']:.2f}"))]
+        for name in plain
+    ]  # fmt: skip
+    return text + "\n\n" + markdown(head, rows)
+
+
+def workers(figures: dict[str, Any]) -> str:
+    rows = [
+        [
+            one["state"],
+            f"{sum(one['links']):,}",
+            f"{min(one['links']):,}",
+            f"{max(one['links']):,}",
+            f"{one['max_to_mean']:.3f}",
+        ]
+        for one in figures["states"]
+    ]
+    head = [f"{figures['workers']} workers", "links", "fewest", "most", "max/mean"]
+    return "### Even workers\n\n" + markdown(head, rows)
+
+
+def hold(figures: dict[str, Any]) -> str:
+    linked = figures["swarm"]["linked"]
+    rows = [
+        [f"{run['in_flight']}", f"{run['count']:,}", f"{run['p50_ms']:.1f}", f"{run['p99_ms']:.1f}"]
+        for run in figures["commands"]
+    ]
+    counts = figures["links"]
+    text = (
+        f"### Agents held\n\n{linked:,} registered agents on {len(counts)} workers ({min(counts):,} to "
+        f"{max(counts):,} links "
+        "each), both ends on this machine, and commands meanwhile:"
+    )
+    return text + "\n\n" + markdown(["in flight", "commands", "p50 ms", "p99 ms"], rows)
+
+
+def market(figures: dict[str, Any]) -> str:
+    names = list(figures["memory"])
+    head = ["stocks", "clients", "", *(MARKET_LABELS[name] for name in names)]
+    packets, latency = [], []
+    for cell in figures["cells"]:
+        begin = [str(cell["stocks"]), str(cell["clients"]), "binary" if cell["binary"] else "text"]
+        servers = cell["servers"]
+        packets.append(begin + [f"{1e6 / servers[name]['us']:,.0f}" if servers[name]["us"] else "–" for name in names])
+        latency.append(begin + [f"{servers[name]['p50_ms']:.1f} / {servers[name]['p99_ms']:.1f}" for name in names])
+    every = figures["sample_s"]
+    moments = len(next(iter(figures["memory"].values())))
+    shown = sorted({*range(0, moments, max(1, round(60 / every))), moments - 1})
+    memory = [[MARKET_LABELS[name], *(f"{all_[i]:.1f}" for i in shown)] for name, all_ in figures["memory"].items()]
+    return "\n\n".join((
+        "### Market data\n\nQuotes (open, high, low, close, volume) pushed to all clients. Packets per "
+        "CPU second of the server:",
+        markdown(head, packets),
+        "Latency from the time of sending to the client, p50 / p99 ms:",
+        markdown(head, latency),
+        "Memory (PSS, MiB) while 1,000 quotes a second are pushed to three clients that read and one that does not:",
+        markdown(["server", *(f"{i * every / 60:.1f} min" for i in shown)], memory),
+    ))  # fmt: skip
+
+
+def hosts(figures: dict[str, Any]) -> str:
+    rows = [
+        [way, f"{one['seconds']:.3f} ({one['seconds_low']:.3f}–{one['seconds_high']:.3f})", number(one["caller_ms"]),
+         number(one["hosts_ms"])]
+        for way, one in figures["ways"].items()
+    ]  # fmt: skip
+    text = (
+        f"### One command on {figures['hosts']} hosts\n\nThrough the gateway to agents, and by asyncssh "
+        "to as many servers. The "
+        "caller of the gateway shares its process with the agents, whose CPU time is in its column; "
+        "*hosts* is gateway and "
+        "Valkey there, and the servers of asyncssh. *connected* has all SSH connections beforehand, as "
+        "a gateway has its links."
+    )
+    return text + "\n\n" + markdown(["", "s", "caller CPU ms", "hosts CPU ms"], rows)
+
+
+def handlers(figures: dict[str, Any]) -> str:
+    rows = [
+        [work, model, f"{took['median']:.3f}", f"{took['min']:.3f}"]
+        for work, models in figures["seconds"].items()
+        for model, took in models.items()
+    ]
+    gaps = [[where, str(gap["p50"]), str(gap["p99"])] for where, gap in figures["message_gaps_ms"].items()]
+    text = f"### Handlers\n\n{figures['tasks']} tasks on {figures['cores']} cores, in seconds:"
+    return "\n\n".join((
+        text, markdown(["work", "model", "median s", "least s"], rows),
+        "Gaps between the agent's messages meanwhile, with heartbeats every second:",
+        markdown(["work, where", "p50 ms", "p99 ms"], gaps),
+    ))  # fmt: skip
+
+
+def nodes(figures: dict[str, Any]) -> str:
+    rows = [
+        [name, str(run["in_flight"]), f"{run['p50_ms']:.2f}", f"{run['p99_ms']:.2f}", number(run["all_us"])]
+        for name, runs in figures["commands"].items()
+        for run in runs
+    ]
+    text = "### Several nodes\n\nCommands posted to one node whose agent is on the other, and on the same node:"
+    return text + "\n\n" + markdown(["across", "in flight", "p50 ms", "p99 ms", "CPU µs of all"], rows)

@@ -1,0 +1,110 @@
+"""The record runs at a tiny scale, goes on where it was broken, and says on its page what is behind a peer."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.record.comparison import Behind, behind
+from bench.record.page import BEGIN, END, deficits
+from bench.record.runs import RUNS
+
+pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
+
+
+def record(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-I", "-m", "bench.record.run", "--scale", "smoke", "--results", str(tmp_path / "results"),
+         "--docs", str(tmp_path), *arguments],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+
+
+def test_the_record_runs_at_a_tiny_scale_and_goes_on_where_it_was_broken(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"# Before\n{BEGIN}\nstale figures\n{END}\nafter\n")
+    done = record(tmp_path, "--only", "market", "hosts", "handlers")
+    assert done.returncode == 0, done.stderr
+    text = page.read_text()
+    assert text.startswith("# Before\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "stale figures" not in text
+    assert "### Market data" in text
+    assert "One command on 5 hosts" in text
+    assert "**Not at full scale**: handlers, hosts, market." in text
+    assert "Not run: links, workers, hold, nodes." in text
+    assert "<svg" in (tmp_path / "benchmarks" / "market.svg").read_text()
+
+    kept = json.loads((tmp_path / "results" / "hosts.json").read_text())
+    assert {"fairlead, serial", "fairlead, concurrent"} <= kept["figures"]["ways"].keys()
+    (tmp_path / "results" / "handlers.json").unlink()
+    again = record(tmp_path, "--only", "market", "hosts", "handlers", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert "== market: there already" in again.stderr
+    assert "== handlers: handlers" in again.stderr
+
+
+def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "workers.json").write_text("{}")
+    (tmp_path / "benchmarks.md").write_text("mine")
+    done = record(tmp_path, "--write")
+    assert done.returncode != 0
+    assert "put them where the tables shall stand" in done.stderr
+    assert (tmp_path / "benchmarks.md").read_text() == "mine"
+
+
+def test_the_record_fits_into_an_hour() -> None:
+    assert sum(run.minutes for run in RUNS) <= 60
+
+
+def servers(**figures: float) -> dict[str, dict[str, float]]:
+    keys = ("bytes", "accept_us", "gc_ms", "cpu_us", "seconds", "us")
+    return {name: dict.fromkeys(keys, figure) for name, figure in figures.items()}
+
+
+def links(**figures: float) -> dict[str, dict[str, Any]]:
+    one = servers(**figures)
+    return {"links": {"figures": {"plain": one, "rounds": {"100": one}, "echo": {"1": one}}}}
+
+
+def test_a_peer_that_needs_less_is_listed_with_its_reason() -> None:
+    found = behind(links(fairlead=9.0, epoll=4.0, ws=3.0, aiohttp=3.5, autobahn=20.0))
+    assert {one.peer for one in found} == {"ws on Node.js", "aiohttp"}
+    assert len(found) == 12  # two peers, six figures each
+    assert found[0].what == "bytes of an idle connection"
+    assert (found[0].theirs, found[0].ours) == ("3.0 B", "4.0 B")
+    assert {one.reason for one in found if one.peer == "aiohttp"} == {"not known yet"}
+
+
+def test_neither_a_floor_nor_a_difference_within_noise_is_listed() -> None:
+    assert behind(links(fairlead=4.0, epoll=4.0, floor=1.0, uvloop=2.0, ws=3.95)) == []
+    assert "nothing in these runs" in deficits([])
+
+
+def test_aims_are_listed_like_peers() -> None:
+    states = [
+        {"state": "all workers new", "links": [51, 49], "max_to_mean": 1.02},
+        {"state": "one worker restarted", "links": [60, 40], "max_to_mean": 1.2},
+    ]
+    models = {"sequential": {"min": 3.0, "median": 3.1}, "agent, process": {"min": 1.6, "median": 1.7}}
+    found = behind({
+        "workers": {"figures": {"workers": 2, "states": states}},
+        "handlers": {"figures": {"cores": 2, "tasks": 10, "seconds": {"fib": models}}},
+        "hosts": {"figures": {"hosts": 2, "ways": {
+            "fairlead, serial": {"seconds": 1.0}, "asyncssh, serial": {"seconds": 2.0},
+            "fairlead, concurrent": {"seconds": 1.0}, "asyncssh, concurrent": {"seconds": 0.5},
+        }}},
+    })  # fmt: skip
+    assert [one.what for one in found] == [
+        "links over 2 workers, one worker restarted", "one command on 2 hosts, concurrent",
+        "ten CPU-bound handlers on one agent",
+    ]  # fmt: skip
+    text = deficits([Behind("what", "peer", "1", "2", "reason")])
+    assert "| what | peer | 1 | 2 | reason |" in text
