@@ -4,6 +4,7 @@ start their own. Folders with other needs define fixtures of the same names."""
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import resource
 import signal
@@ -56,6 +57,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item not in with_api_server]
         items[place:place] = sorted(with_api_server, key=is_short)
     items.sort(key=lambda item: is_short(item) or item in with_api_server)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives as long as the process: no search for garbage during the tests need look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -165,10 +172,12 @@ async def tls_redis(own_valkey: EmbeddedValkey, certificate: Path) -> AsyncItera
 @pytest.fixture
 async def http_of() -> AsyncIterator[Callable[[str], httpx2.AsyncClient]]:
     """Clients of the API at a URL, as the platform's; they are closed after the test."""
+    from support.plain_http import plain_client  # after its assertions were registered for rewriting
+
     made: list[httpx2.AsyncClient] = []
 
     def make(api: str) -> httpx2.AsyncClient:
-        made.append(httpx2.AsyncClient(base_url=api, headers=PLATFORM, timeout=30, trust_env=False))
+        made.append(plain_client(base_url=api, headers=PLATFORM, timeout=30))
         return made[-1]
 
     yield make

@@ -24,6 +24,7 @@ from fairlead.agent import Agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import READY
+from support.plain_http import plain_client
 
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"
@@ -62,9 +63,9 @@ class Healthy:
         self._ports = {"link": link, "api": api, "admin": admin}
         self._seen = Seen()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._http = httpx2.AsyncClient(
+        self._http = plain_client(
             headers={"authorization": f"Bearer {PLATFORM_TOKEN}", "accept": "application/x-ndjson"},
-            timeout=GIVE_UP, trust_env=False, limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64),
+            timeout=GIVE_UP, limits=httpx2.Limits(max_connections=64, max_keepalive_connections=64),
         )  # fmt: skip
         self._agents: list[tuple[Agent, asyncio.Task[None]]] = []
         self._loops: list[asyncio.Task[None]] = []

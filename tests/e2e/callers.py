@@ -20,6 +20,7 @@ import httpx2
 
 from e2e.workers import name
 from support.ledger import Entry, Judgement, Ledger, Way
+from support.plain_http import plain_client
 
 DEADLINE = 300.0
 """Seconds that a command has: longer than any fault of the story, on a machine that is slow and busy."""
@@ -101,7 +102,7 @@ class Callers:
         limits = httpx2.Limits(max_keepalive_connections=0)
         timeout = httpx2.Timeout(15, connect=3)
         async with (
-            httpx2.AsyncClient(headers=self._headers, trust_env=False, timeout=timeout, limits=limits) as http,
+            plain_client(headers=self._headers, timeout=timeout, limits=limits) as http,
             asyncio.TaskGroup() as group,
         ):
 

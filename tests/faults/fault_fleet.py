@@ -30,6 +30,7 @@ from fairlead.store.reply import Reply
 from faults.agent_methods import TOKEN, emit_events, register_methods
 from faults.balancer import Balancer
 from support.ledger import Ledger
+from support.plain_http import plain_client
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
@@ -166,8 +167,8 @@ class FaultFleet:
         self._emitters: dict[str, asyncio.Task[None]] = {}
         self._started: list[str] = []
         self._replaced: list[tuple[Agent, asyncio.Task[None]]] = []
-        self.http = httpx2.AsyncClient(
-            headers=PLATFORM, trust_env=False, timeout=httpx2.Timeout(15, connect=2),
+        self.http = plain_client(
+            headers=PLATFORM, timeout=httpx2.Timeout(15, connect=2),
             limits=httpx2.Limits(max_connections=2000, max_keepalive_connections=200),
         )  # fmt: skip
 

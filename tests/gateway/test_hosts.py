@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import httpx2
 import pytest
 import websockets
 from hypothesis import given
@@ -18,6 +17,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
 from support.gateway.process import GatewayProcess, MakeGateway
+from support.plain_http import plain_client
 
 OWN = ("a-token-for-the-platform", "a-token-for-the-agents")
 FOREIGN = "https://attacker.example"
@@ -113,7 +113,7 @@ async def statuses(gateway: GatewayProcess, token: str, agent_token: str, **head
             found.append(101)
     except websockets.InvalidStatus as refused:
         found.append(refused.response.status_code)
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         answer = await http.get(f"{gateway.api}/v1/agents", headers={"authorization": f"Bearer {token}", **headers})
         found.append(answer.status_code)
         found.append((await http.get(f"{gateway.admin}/livez", headers=headers)).status_code)
@@ -125,7 +125,7 @@ async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gate
     assert await statuses(gateway, *tokens) == [101, 200, 200]
     assert await statuses(gateway, *tokens, origin="http://localhost:3000") == [101, 200, 200]
     assert await statuses(gateway, *tokens, origin=FOREIGN) == [403, 403, 403]
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         for url in (f"{gateway.api}/v1/agents", f"{gateway.admin}/metrics", f"{gateway.api}/v1/openapi.json"):
             headers = {"host": "attacker.example:8081", "authorization": f"Bearer {tokens[0]}"}
             answer = await http.get(url, headers=headers)
@@ -144,7 +144,7 @@ async def test_a_real_node_checks_host_and_origin(
     assert await statuses(node, *tokens) == [101, 200, 200]
     assert await statuses(node, *tokens, origin="https://console.example.com") == [101, 200, 200]
     assert await statuses(node, *tokens, origin=FOREIGN) == [403, 403, 200]
-    async with httpx2.AsyncClient(trust_env=False, headers={"authorization": f"Bearer {tokens[0]}"}) as http:
+    async with plain_client(headers={"authorization": f"Bearer {tokens[0]}"}) as http:
         for host, status in (("gw.example.com", 200), ("attacker.example", 403), ("localhost", 403)):
             assert (await http.get(f"{node.api}/v1/agents", headers={"host": host})).status_code == status
         # A probe comes by the address of the pod.

@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import httpx2
 import pytest
 import websockets
 
@@ -25,6 +24,7 @@ from fairlead.wire.messages import (
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.plain_http import plain_client
 
 
 @pytest.fixture(scope="module", params=["epoll", "asyncio"])
@@ -73,7 +73,7 @@ async def test_another_path_is_refused_and_the_right_one_is_named(gateway: Gatew
 
 
 async def test_a_request_whose_upgrade_was_dropped_is_explained(gateway: GatewayProcess) -> None:
-    async with httpx2.AsyncClient() as http:
+    async with plain_client() as http:
         answer = await http.get(f"{gateway.link.replace('ws://', 'http://')}/v1/link")
     assert answer.status_code == 426
     assert answer.headers["Upgrade"] == "websocket"

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from typing import Any, cast
 
-import httpx2
 import pytest
 
 from fairlead.bus.inbox import inbox_key
@@ -27,6 +26,7 @@ from fairlead.wire.messages import Hb
 from support.fixtures import RedisOf, UntilAnswered
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.plain_http import plain_client
 
 
 async def test_a_lost_eviction_is_made_up_for(
@@ -85,7 +85,7 @@ async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_co
 
     await until(claimed)
     await until(logged)
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         assert (await http.get(f"{gateway.admin}/readyz")).text.strip() == "ok"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx2
 import pytest
 
 from fairlead.agent.link.dialer import DIAL_TIMEOUT
@@ -19,6 +18,7 @@ from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
 
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.plain_http import plain_client
 
 SPREAD = 1.5
 """What docs/protocol.md lets an agent make of a Retry-After."""
@@ -53,7 +53,7 @@ async def test_a_node_hands_out_no_pause_above_the_longest(
         "Authorization": "Bearer development-agent-token",
     }  # fmt: skip
     seen = set()
-    async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+    async with plain_client(headers=headers) as http:
         for gateway in (slow, full):
             url = gateway.link.replace("ws:", "http:") + "/v1/link"
             for answer in await asyncio.gather(*(http.get(url) for _ in range(40))):

@@ -18,6 +18,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
 from support.gateway.process import MakeGateway
+from support.plain_http import plain_client
 from support.streams import copy_stream
 
 LEARNS = 1.5
@@ -31,7 +32,7 @@ async def test_a_node_without_links_serves_for_the_whole_delay(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--shutdown-delay", str(DELAY))
-    async with httpx2.AsyncClient(headers=PLATFORM) as http:
+    async with plain_client(headers=PLATFORM) as http:
         before = await http.get(f"{gateway.api}/v1/agents")
         assert "connection" not in before.headers
         stopped = time.monotonic()
@@ -68,7 +69,7 @@ async def test_a_node_without_links_serves_for_the_whole_delay(
 async def test_a_second_signal_ends_the_delay(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, "--shutdown-delay", "3600")
     gateway.signal(signal.SIGTERM)
-    async with httpx2.AsyncClient() as http:
+    async with plain_client() as http:
         while (await http.get(f"{gateway.admin}/readyz")).status_code != 503:
             await asyncio.sleep(0.02)
     await asyncio.sleep(SAME_STOP)  # what comes before belongs to the first
@@ -102,7 +103,7 @@ class IngressBalancer:
         self._server.close()
 
     async def _learn_forever(self) -> None:
-        async with httpx2.AsyncClient() as http:
+        async with plain_client() as http:
             while True:
                 for node in list(self._known):
                     try:
@@ -147,8 +148,8 @@ async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(
                 answers.append(repr(e))
             await asyncio.sleep(0.05)
 
-    async with IngressBalancer(nodes) as balancer, httpx2.AsyncClient(headers=PLATFORM) as keeps:
-        fresh = httpx2.AsyncClient(headers={**PLATFORM, "connection": "close"})
+    async with IngressBalancer(nodes) as balancer, plain_client(headers=PLATFORM) as keeps:
+        fresh = plain_client(headers={**PLATFORM, "connection": "close"})
         calls = [asyncio.create_task(call(http, balancer)) for http in (keeps, fresh)]
         while len(answers) < 20:
             await asyncio.sleep(0.02)

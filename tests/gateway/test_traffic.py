@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import httpx2
-
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.reports.traffic import BOUNDS, Traffic
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -14,6 +12,7 @@ from support.fixtures import RedisOf, UntilAnswered
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.plain_http import plain_client
 
 
 async def traffic(store: Pipeliner) -> Traffic:
@@ -50,7 +49,7 @@ async def test_node_counts_what_it_has_served(
     await agent.expect(Cancel)
 
     lost.socket.transport.abort()
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         upgrade |= {"sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==", "authorization": "Bearer wrong"}
         answer = await http.get(gateway.link.replace("ws", "http") + "/v1/link", headers=upgrade)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import psutil
 import pytest
 
@@ -18,6 +17,7 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Cmd, End
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
+from support.plain_http import plain_client, plain_get
 
 pytestmark = pytest.mark.timeout(180)
 STRANGER, NEIGHBOUR = "127.0.0.66", "127.0.0.67"
@@ -95,7 +95,7 @@ async def test_many_unauthenticated_connections_keep_nobody_out(
     async with connections(place(getattr(node, port)), 400, first):
         await a_command_ends(api, peer)
         await (await dial(node)).greet()
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with plain_client() as http:
             assert (await http.get(f"{node.admin}/readyz")).status_code == 200
             metrics = (await http.get(f"{node.admin}/metrics")).text
     assert "to make room" in node.log()
@@ -172,7 +172,7 @@ async def test_wrong_tokens_are_delayed_and_the_right_one_is_not(
     assert "wrong-token" not in log
     assert STRANGER in log
     assert log.count("refused a credential") < 30
-    metrics = httpx2.get(f"{node.admin}/metrics", trust_env=False).text
+    metrics = plain_get(f"{node.admin}/metrics").text
     assert f'fairlead_credentials_refused_total{{port="{port}"}} 123.0' in metrics
 
 

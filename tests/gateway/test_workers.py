@@ -13,7 +13,6 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import httpx2
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -28,6 +27,7 @@ from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.plain_http import plain_client
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -72,7 +72,7 @@ async def all_online(api: GatewayApi) -> bool:
 
 async def metric(gateway: GatewayProcess, name: str, **labels: str) -> dict[str, float]:
     """The samples `name` of the merged exposition, by worker."""
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
     families = list(text_string_to_metric_families(text))
     assert len({family.name for family in families}) == len(families), "a family stands there twice"
@@ -81,7 +81,7 @@ async def metric(gateway: GatewayProcess, name: str, **labels: str) -> dict[str,
 
 
 async def ready(gateway: GatewayProcess) -> tuple[int, str]:
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         answer = await http.get(f"{gateway.admin}/readyz")
     return answer.status_code, answer.text
 
@@ -94,10 +94,10 @@ async def pid_of(gateway: GatewayProcess, node: str) -> int:
 
 async def whoami_through_a_new_connection(gateway: GatewayProcess, agent: str) -> None:
     """Call `whoami` over a new connection, which may reach any worker."""
-    async with httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False) as http:
+    async with plain_client(base_url=gateway.api, headers=PLATFORM, timeout=30) as http:
         body = {"agent": agent, "method": "whoami", "payload": {"me": agent}}
         command = (await http.post("/v1/commands", json=body)).json()["id"]
-    async with httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False) as http:
+    async with plain_client(base_url=gateway.api, headers=PLATFORM, timeout=30) as http:
         await http.get(f"/v1/commands/{command}/results")  # follows to the end
         row = (await http.get(f"/v1/commands/{command}")).json()
     assert row["state"] == "ok", row
@@ -198,7 +198,7 @@ async def test_livez_reports_the_supervisor(
     gateway = make_gateway(own_valkey.url, *FLAGS)
 
     async def livez() -> int:
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with plain_client() as http:
             return (await http.get(f"{gateway.admin}/livez")).status_code
 
     assert await livez() == 200

@@ -10,11 +10,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import httpx2
 import psutil
 import pytest
 
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
+
+from support.plain_http import plain_get, plain_post
 
 if TYPE_CHECKING:
     from swarm.conftest import MakeSwarm, MakeSwarmGateway, Swarm
@@ -29,7 +30,7 @@ PLATFORM = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}", "accept": "
 def run(api: str, agent: str, method: str, payload: object) -> tuple[bytes, dict[str, object]]:
     """One command: its output and its end."""
     body = {"agent": agent, "method": method, "payload": payload, "deadline": 20}
-    answer = httpx2.post(f"{api}/v1/commands", json=body, headers=PLATFORM, timeout=30)
+    answer = plain_post(f"{api}/v1/commands", json=body, headers=PLATFORM, timeout=30)
     assert answer.status_code == 200, answer.text
     lines = [json.loads(line) for line in answer.text.splitlines() if line not in ("", "{}")]
     return "".join(line.get("text", "") for line in lines).encode(), lines[-1]["end"]
@@ -46,7 +47,7 @@ def test_idle_agents_connect_send_heartbeats_answer_and_leave(gateway: ServeProc
     )
     one.until_holding()
     began = time.monotonic()
-    assert httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online"
+    assert plain_get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online"
     assert len(run(gateway.api, "idle-59", "exec", {"argv": ["anything"]})[0]) == 64
     assert run(gateway.api, "idle-0", "echo", "hello")[0] == b'"hello"'
     time.sleep(max(0.0, began + 4 - time.monotonic()))  # what is counted is what comes in four seconds
@@ -62,7 +63,7 @@ def test_idle_agents_connect_send_heartbeats_answer_and_leave(gateway: ServeProc
     assert 30 * seconds <= result["heartbeats"]["sent"] <= 100 * seconds
     assert result["heartbeats"]["sent"] - result["heartbeats"]["answered"] <= 60
     deadline = time.monotonic() + 30
-    while httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online":
+    while plain_get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online":
         assert time.monotonic() < deadline, "it has not left"
         time.sleep(0.05)
 
@@ -97,7 +98,7 @@ def test_chatty_slow_and_half_open_agents_behave_as_their_profile(gateway: Serve
     one = swarm(gateway.link, *flags, "--id-prefix=mixed")
     one.until_holding()
     time.sleep(1)  # slow ones have stopped reading by then; what follows holds sooner or later all the same
-    found = httpx2.get(f"{gateway.api}/v1/agents", params={"selector": "profile=slow,swarm=mixed"}, headers=PLATFORM)
+    found = plain_get(f"{gateway.api}/v1/agents", params={"selector": "profile=slow,swarm=mixed"}, headers=PLATFORM)
     slow = found.json()["agents"][0]["id"]
     assert run(gateway.api, slow, "exec", {})[1]["state"] == "ok"
     result = one.result()
@@ -207,7 +208,7 @@ def agents_of(api: str, prefix: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     params = {"selector": f"swarm={prefix}", "limit": "500"}
     while True:
-        page = httpx2.get(f"{api}/v1/agents", params=params, headers=PLATFORM).json()
+        page = plain_get(f"{api}/v1/agents", params=params, headers=PLATFORM).json()
         found += page["agents"]
         if not page.get("cursor"):
             return found

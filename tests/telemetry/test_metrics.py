@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import httpx2
 import pytest
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
@@ -18,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from fairlead.wire.messages import Cmd, End
 
 from support.otlp_collector import Collector
+from support.plain_http import plain_client, plain_get
 from support.telemetry.node import MakeNode
 from support.telemetry.platform_api import PlatformOf
 from support.telemetry.scripted_agent import DialLink
@@ -67,7 +67,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
     await platform.post("counted-1", "work")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
     assert (await platform.http.delete("/v1/agents/counted-1/link")).status_code == 202
-    async with httpx2.AsyncClient(trust_env=False) as http:  # an upgrade without a credential
+    async with plain_client() as http:  # an upgrade without a credential
         upgrade = {
             "connection": "upgrade",
             "upgrade": "websocket",
@@ -78,7 +78,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
     await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
     assert exported(plain(node.metrics())) == documented()
-    richer = httpx2.get(f"{node.admin}/metrics", headers=OPENMETRICS, trust_env=False)
+    richer = plain_get(f"{node.admin}/metrics", headers=OPENMETRICS)
     assert richer.headers["content-type"].startswith("application/openmetrics-text")
     assert exported(read_openmetrics(richer.text)) == documented()
 

@@ -8,6 +8,7 @@ to stderr.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import NoReturn
@@ -93,5 +94,9 @@ def version() -> None:
 
 
 def main() -> NoReturn:
-    cli(prog_name="fairlead")
+    try:
+        cli(prog_name="fairlead")
+    finally:
+        # The process ends and its memory with it: the interpreter would look for cycles in all that was imported.
+        gc.freeze()
     raise SystemExit(0)  # never reached, as click exits; it tells the type checker

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from support.gateway.process import GatewayProcess
+from support.plain_http import plain_client
 
 PROBE_INTERVAL = 0.2
 
@@ -20,7 +21,7 @@ class Kubelet:
         self.nodes = nodes
         self.answers: dict[str, tuple[int, str]] = {}
         """Status and body of each node's last probe, by the address of its admin port."""
-        self._http = httpx2.AsyncClient(timeout=5)
+        self._http = plain_client(timeout=5)
 
     def ports(self) -> list[int]:
         ready = [node for node in self.nodes if self.answers.get(node.admin, (0, ""))[0] == 200]

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-import httpx2
-
 from support.gateway.process import GatewayProcess
+from support.plain_http import plain_client
 
 
 async def metric(gateway: GatewayProcess, name: str) -> float:
     """The value of the sample `name`, which has no labels and must be there."""
-    async with httpx2.AsyncClient(trust_env=False) as http:
+    async with plain_client() as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     assert found, name

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import httpx2
 
 from support.gateway.process import GatewayProcess
+from support.plain_http import plain_client
 
 PLATFORM_TOKEN = "development-platform-token"
 
@@ -20,7 +21,7 @@ class GatewayApi:
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self._gateway = gateway
-        self.http = httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=60, trust_env=False)
+        self.http = plain_client(base_url=gateway.api, headers=PLATFORM, timeout=60)
 
     async def post(self, body: object, **headers: str) -> httpx2.Response:
         return await self.http.post("/v1/commands", json=body, headers=headers)

@@ -19,6 +19,8 @@ from types import TracebackType
 
 import httpx2
 
+from support.plain_http import plain_client
+
 NDJSON = "application/x-ndjson"
 IN_FLIGHT = 200
 """Commands at once. Beyond that they are late, and their time counts from when they were due."""
@@ -49,8 +51,8 @@ class SteadyCommands:
         self._orders = cycle([{"agent": agent, "method": method, "deadline": 60} for agent in agents])
         self._rate = rate
         self._turn = asyncio.Semaphore(IN_FLIGHT)
-        self._http = httpx2.AsyncClient(
-            base_url=api, headers={"authorization": f"Bearer {token}", "accept": NDJSON}, timeout=90, trust_env=False,
+        self._http = plain_client(
+            base_url=api, headers={"authorization": f"Bearer {token}", "accept": NDJSON}, timeout=90,
             limits=httpx2.Limits(max_connections=2_000, max_keepalive_connections=200),
         )  # fmt: skip
         self._task: asyncio.Task[None] | None = None

@@ -18,13 +18,12 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx2
-
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 from support.observability.prometheus_server import RATE, Prometheus, Target, scraping
 from support.otlp_collector import collecting
+from support.plain_http import plain_client
 
 TIMEOUT = 30.0
 AGENTS = 30
@@ -142,7 +141,7 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
     headers = {"authorization": "Bearer development-platform-token"}
 
     async def call(node: WatchedNode, agents: str, at: int) -> None:
-        async with httpx2.AsyncClient(base_url=node.api, headers=headers, timeout=20, trust_env=False) as http:
+        async with plain_client(base_url=node.api, headers=headers, timeout=20) as http:
             while time.monotonic() < until:
                 body = {
                     "agent": f"{agents}-{at}",
@@ -160,7 +159,7 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
             "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
             "sec-websocket-key": "a" * 22 + "==", "authorization": "Bearer of-somebody-elses-fleet",
         }  # fmt: skip
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with plain_client() as http:
             while time.monotonic() < until:
                 refused = await http.get(f"{node.link.replace('ws', 'http', 1)}/v1/link", headers=upgrade)
                 assert refused.status_code == 401

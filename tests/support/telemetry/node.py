@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
-import httpx2
-
 from support.gateway_process import ServeProcess
+from support.plain_http import plain_get
 
 
 class Node(ServeProcess):
     """A node, and what it reports of itself."""
 
     def metrics(self, accept: str = "") -> str:
-        return httpx2.get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}, trust_env=False).text
+        return plain_get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}).text
 
     def metric(self, line: str) -> float:
         """The value of a sample by all that stands before it; 0 when there is none."""
