@@ -1,6 +1,6 @@
 """A connected stream socket with TLS, as an asyncio transport that the poller serves.
 
-`http_server.tls_acceptor` creates one when a handshake is done, for a link as well as for an HTTP connection. OpenSSL
+`tls.tls_acceptor` creates one when a handshake is done, for a link as well as for an HTTP connection. OpenSSL
 reads and writes the socket itself, so no octet is copied between buffers. Its own buffers are returned whenever they
 are empty (`SSL_MODE_RELEASE_BUFFERS`, which Python sets), so an idle connection has none, whatever it has carried.
 

@@ -24,10 +24,10 @@ from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.client_address import TrustedProxies
 from fairlead.carrier.http_server.http_connection import HttpConnection
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkAcceptor
-from fairlead.carrier.http_server.tls_acceptor import TlsAcceptor
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.carrier.tls.server_certificate import ServerCertificate
+from fairlead.carrier.tls.tls_acceptor import TlsAcceptor
 
 logger = logging.getLogger("fairlead.carrier")
 
