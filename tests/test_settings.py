@@ -45,6 +45,8 @@ def test_defaults_bind_this_machine_alone_and_pass_their_own_rules() -> None:
     assert settings.platform_token == DEVELOPMENT_PLATFORM_TOKEN
     for one in fields(settings):
         value = getattr(settings, one.name)
+        if value is None:
+            continue  # a file that nothing has to name
         again = SETTINGS[one.name].parse(str(value))
         assert again == value
         assert type(again) is type(value), one.name

@@ -9,6 +9,7 @@ import pytest
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.carrier.tls.server_certificate import ServerCertificate
 from fairlead.errors import ConnectionRefused
 
 from support.carrier.listeners import RecordingListener
@@ -28,9 +29,9 @@ async def test_client_connects_with_wss(
     certificate: Path,
     no_errors: None,
 ) -> None:
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate)
-    port = await serve(attached_app(lambda: RecordingListener(echo=True)), ssl=server)
+    port = await serve(
+        attached_app(lambda: RecordingListener(echo=True)), certificate=ServerCertificate(certificate, certificate)
+    )
     listener = RecordingListener()
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", listener, timer_wheel=timer_wheel, ssl=trust)
@@ -50,10 +51,8 @@ async def test_a_violation_is_closed_over_tls(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate)
     far, near = RecordingListener(), RecordingListener()
-    port = await serve(attached_app(lambda: far), ssl=server)
+    port = await serve(attached_app(lambda: far), certificate=ServerCertificate(certificate, certificate))
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", near, timer_wheel=timer_wheel, ssl=trust)
     connection.write(b"\x83\x80" + bytes(4))
@@ -64,9 +63,7 @@ async def test_a_violation_is_closed_over_tls(
 async def test_an_untrusted_certificate_is_refused(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, certificate: Path
 ) -> None:
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate)
-    port = await serve(attached_app(RecordingListener), ssl=server)
+    port = await serve(attached_app(RecordingListener), certificate=ServerCertificate(certificate, certificate))
     with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
         await connect(f"wss://localhost:{port}/", RecordingListener(), timer_wheel=timer_wheel)
     assert isinstance(refused.value.__cause__, ssl.SSLError)

@@ -36,6 +36,7 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             if port and [host, port] == other_address:
                 names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
                 yield names, f"{one}_port and {other}_port are both {port} on {host}: expected two different ports"
+    yield from _tls_contradictions(s)
     longest = f"{s.node}-{s.workers - 1}"
     if s.workers > 1 and len(longest) > NODE_LIMIT:
         yield (
@@ -48,4 +49,17 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             ("queue_limit", "message_limit"),
             f"queue_limit {s.queue_limit} is less than message_limit {s.message_limit}, so that a message of legal "
             "size could never be queued: raise the first or lower the second",
+        )
+
+
+def _tls_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    for port in ("link", "api"):
+        certificate, key = f"{port}_tls_cert", f"{port}_tls_key"
+        if (getattr(s, certificate) is None) != (getattr(s, key) is None):
+            given, missing = (certificate, key) if getattr(s, key) is None else (key, certificate)
+            yield (certificate, key), f"{given} is set without {missing}: TLS needs both (set the other one too)"
+    if s.tls_ticket_keys is not None and s.link_tls_cert is None and s.api_tls_cert is None:
+        yield (
+            ("tls_ticket_keys", "link_tls_cert", "api_tls_cert"),
+            "tls_ticket_keys is set, but no port speaks TLS (set link_tls_cert and link_tls_key, or remove it)",
         )

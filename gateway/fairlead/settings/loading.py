@@ -32,7 +32,7 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     defaults = {
         name: field.default
         for name, field in Settings.__dataclass_fields__.items()
-        if name not in ("node", *TOKENS) and field.default != ""
+        if name not in ("node", *TOKENS) and field.default not in ("", None)
     }
     layers = Layers(
         SETTINGS,

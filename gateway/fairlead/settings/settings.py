@@ -24,6 +24,11 @@ class Settings:
     link_port: int = 8080
     api_host: str = "127.0.0.1"
     api_port: int = 8081
+    link_tls_cert: Path | None = None
+    link_tls_key: Path | None = None
+    api_tls_cert: Path | None = None
+    api_tls_key: Path | None = None
+    tls_ticket_keys: Path | None = None
     admin_host: str = "127.0.0.1"
     admin_port: int = 8082
     redis: str = field(default="embedded", repr=False)  # its URL may hold a password

@@ -103,6 +103,16 @@ SETTINGS: Mapping[str, Setting] = {
     "link_port": _port("Port on which to listen for agents' links"),
     "api_host": _host("Address on which to serve the platform API"),
     "api_port": _port("Port on which to serve the platform API"),
+    "link_tls_cert": path(
+        "PEM file of the link port's certificate, with its chain; with it, the port speaks TLS (wss://)"
+    ),
+    "link_tls_key": path("PEM file of the key of link_tls_cert, without a password"),
+    "api_tls_cert": path("PEM file of the API port's certificate, with its chain; with it, the port speaks TLS"),
+    "api_tls_key": path("PEM file of the key of api_tls_cert, without a password"),
+    "tls_ticket_keys": path(
+        "File of the keys for TLS session tickets, equal on all nodes: lines of 160 hexadecimal digits, the first of "
+        "which encrypts; by default each process has a key of its own"
+    ),
     "admin_host": _host("Address on which to serve health checks and metrics"),
     "admin_port": _port("Port on which to serve health checks and metrics"),
     # A secret because its URL may hold a password.

@@ -53,12 +53,13 @@ class Polled(Protocol):
 class Poller:
     """Polls the sockets of one event loop. Its owner calls `close` at the end."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, turn: float = TURN) -> None:
         self.reading: SocketTransport | None = None
         """The transport whose protocol is being given data. What it writes meanwhile is written right afterwards."""
         self.hot: SocketTransport | None = None
         """The one socket that the event loop watches itself."""
         self._clock = clock
+        self._turn = turn
         self._loop: asyncio.AbstractEventLoop
         self._epoll: select.epoll | None = None
         self._closed = False
@@ -197,7 +198,7 @@ class Poller:
         """
         assert self._epoll is not None
         owners, clock = self._polled, self._clock
-        until = clock() + TURN
+        until = clock() + self._turn
         events, self._left = self._left or self._epoll.poll(0, BATCH), []
         if len(events) == 1:
             fd = events[0][0]
@@ -248,7 +249,7 @@ class Poller:
             self._failed(hot)
 
     def _flush(self) -> None:
-        until = self._clock() + TURN
+        until = self._clock() + self._turn
         unflushed = self._unflushed
         for position, transport in enumerate(unflushed, 1):
             try:

@@ -137,7 +137,7 @@ class SocketTransport(asyncio.Transport):
         output = self._output
         if output:
             try:
-                written = os.write(self._fd, output)
+                written = self._send(output)
             except BlockingIOError:
                 written = 0
             except OSError as error:
@@ -163,7 +163,7 @@ class SocketTransport(asyncio.Transport):
 
     def _read(self) -> bool:
         try:
-            data = os.read(self._fd, READ_SIZE)
+            data = self._receive()
         except BlockingIOError:
             return False
         except OSError as error:
@@ -174,14 +174,26 @@ class SocketTransport(asyncio.Transport):
                 self.close()
             return True
         poller = self._poller
-        if len(data) == READ_SIZE:
-            data += poller.read_more(self._fd)
         poller.reading = self
         self._protocol.data_received(data)
         poller.reading = None
         if self._output and not self._events & WRITABLE:
             self.flush()
         return True
+
+    def _receive(self) -> bytes:
+        """Read what has arrived, within limits. Returns b"" at the end of the stream. Raises OSError."""
+        data = os.read(self._fd, READ_SIZE)
+        if len(data) == READ_SIZE:
+            data += self._poller.read_more(self._fd)
+        return data
+
+    def _send(self, output: bytes | bytearray) -> int:
+        """Write some of `output`. Returns how many bytes. Raises OSError."""
+        return os.write(self._fd, output)
+
+    def _close_socket(self) -> None:
+        os.close(self._fd)
 
     def _relieve(self) -> None:
         self._write_now()
@@ -222,7 +234,7 @@ class SocketTransport(asyncio.Transport):
         if self._state == CLOSED:
             return
         self._poller.remove(self._fd, self._events)
-        os.close(self._fd)
+        self._close_socket()
         self._state = CLOSED
         self._events = 0
         self._output = b""

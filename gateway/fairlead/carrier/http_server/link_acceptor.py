@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from fairlead.carrier.epoll.poller import Poller
-from fairlead.carrier.epoll.socket_transport import READABLE
+from fairlead.carrier.epoll.socket_transport import READABLE, SocketTransport
 from fairlead.carrier.http_server import response, upgrade_request
 from fairlead.carrier.http_server.client_address import address_key
 from fairlead.carrier.http_server.upgrade_request import MAX_PLAIN_HEAD, UpgradeRequest
@@ -55,6 +55,16 @@ class DirectEndpoint:
     take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | None]
 
 
+@dataclass(slots=True)
+class _TakenLink:
+    """A link that the endpoint has taken, and the number of bytes of its request."""
+
+    size: int
+    request: UpgradeRequest
+    listener: Listener
+    subprotocol: str | None
+
+
 class LinkAcceptor:
     """Stands in for the `asyncio.Server`s of one `uvicorn.Server`."""
 
@@ -62,7 +72,7 @@ class LinkAcceptor:
         self,
         config: ServerConfig,
         poller: Poller,
-        endpoint: DirectEndpoint,
+        endpoint: DirectEndpoint | None,
         server_state: ServerState,
         make_http: Callable[[], HttpConnection],
     ) -> None:
@@ -117,7 +127,7 @@ class LinkAcceptor:
                 return
             sock.setblocking(False)
             try:
-                AcceptedSocket(self, sock, address[:2])
+                self._await_request(sock, address[:2])
             except OSError as error:
                 sock.close()
                 self._pause_accepting(error)
@@ -125,43 +135,51 @@ class LinkAcceptor:
 
     def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
         """Make a link of a socket, or hand it over. `data` has arrived, and is in the socket still."""
-        end = data.find(b"\r\n\r\n") + 4
-        request = None
-        if end > 3:
-            request = upgrade_request.parse(data[:end], self._endpoint.path, accepted.client)
-        if request is not None and accepted.proxied:
-            client = self.config.proxies.client(request.scope["headers"])
-            if client:
-                request.scope["client"] = (client, 0)
-        taken = None if request is None else self._take(request.scope)
-        if request is None or taken is None:
+        link = self._link_in(accepted, data)
+        if link is None:
             task = self._loop.create_task(self._hand_over(accepted.leave()))
             self._handed_over.add(task)
             task.add_done_callback(self._handed_over.discard)
-        elif len(accepted.sock.recv(end)) == end:
-            self._open(accepted, request, *taken)
+        elif len(accepted.sock.recv(link.size)) == link.size:
+            self._open(self.poller.promote(accepted.leave(watched=True).detach()), link)
         else:
             accepted.abort()
 
-    def _take(self, scope: Mapping[str, Any]) -> tuple[Listener, str | None] | None:
+    def _await_request(self, sock: socket.socket, client: tuple[str, int]) -> None:
+        """Raises OSError if the kernel has no memory to watch the socket."""
+        AcceptedSocket(self, sock, client)
+
+    def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | None:
+        """The link that `data` begins with a request for, if it is a plain one and the endpoint takes it."""
+        size = data.find(b"\r\n\r\n") + 4
+        if size < 4 or self._endpoint is None:
+            return None
+        request = upgrade_request.parse(data[:size], self._endpoint.path, accepted.client)
+        if request is None:
+            return None
+        if accepted.proxied:
+            client = self.config.proxies.client(request.scope["headers"])
+            if client:
+                request.scope["client"] = (client, 0)
         try:
-            return self._endpoint.take(scope)
+            taken = self._endpoint.take(request.scope)
         except Exception:
             logger.exception("the endpoint failed before a link was made; the application answers")
             return None
+        return None if taken is None else _TakenLink(size, request, *taken)
 
-    def _open(
-        self, accepted: AcceptedSocket, request: UpgradeRequest, listener: Listener, subprotocol: str | None
-    ) -> None:
-        context = self.config.context
+    def _open(self, transport: SocketTransport, link: _TakenLink, received: bytes = b"") -> None:
+        """Begin a link. `received` has followed its request."""
+        context, request = self.config.context, link.request
         deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
-        answer = response.switching_protocols(request.key, subprotocol, deflate, self._server_state.default_headers)
-        transport = self.poller.promote(accepted.leave(watched=True).detach())
+        answer = response.switching_protocols(
+            request.key, link.subprotocol, deflate, self._server_state.default_headers
+        )
         connections = cast("set[ServerConnection]", self.connections)
-        connection = ServerConnection(transport, listener, context, connections, deflate=deflate is not None)
+        connection = ServerConnection(transport, link.listener, context, connections, deflate=deflate is not None)
         transport.set_protocol(connection)
         transport.write(answer)
-        connection.start()
+        connection.start(received)
 
     async def _hand_over(self, sock: socket.socket) -> None:
         try:

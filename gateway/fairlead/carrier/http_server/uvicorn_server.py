@@ -12,7 +12,6 @@ import contextlib
 import logging
 import signal
 import socket
-import ssl as tls
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final, cast
@@ -27,6 +26,8 @@ from fairlead.carrier.http_server.http_connection import HttpConnection
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkAcceptor
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.carrier.tls.server_certificate import ServerCertificate
+from fairlead.carrier.tls.tls_acceptor import TlsAcceptor
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -54,23 +55,27 @@ class ServerConfig(uvicorn.Config):
         context: ConnectionContext,
         poller: Poller | None,
         direct: DirectEndpoint | None,
+        certificate: ServerCertificate | None,
         admission: Admission,
         proxies: TrustedProxies,
-        request_timeout: float,
-        body_timeout: float,
+        timeouts: tuple[float, float],
         **options: Any,
     ) -> None:
+        """`timeouts` are the seconds for the head and for the body of a request."""
         super().__init__(
             app, http=HttpConnection, ws=WebSocketUpgrade, interface="asgi3", server_header=False, **options
         )
         self.context = context
         self.poller = poller
         self.direct = direct
+        self.certificate = certificate
+        self.handshakes = None if certificate is None else Poller(turn=0.0)
+        """Where connections wait for the steps of their TLS handshakes, of which each turn does one."""
         self.admission = admission
         self.proxies = proxies
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
-        self.requests = context.timer_wheel.timeout_queue(request_timeout)
-        self.bodies = context.timer_wheel.timeout_queue(body_timeout)
+        self.requests = context.timer_wheel.timeout_queue(timeouts[0])
+        self.bodies = context.timer_wheel.timeout_queue(timeouts[1])
 
 
 def config(
@@ -91,7 +96,7 @@ def config(
     loop: str = "uvloop",
     epoll: bool = False,
     direct: DirectEndpoint | None = None,
-    ssl: tls.SSLContext | None = None,
+    certificate: ServerCertificate | None = None,
     admission: Admission | None = None,
     trusted_proxies: Sequence[str] = (),
     access_log: bool = False,
@@ -101,17 +106,18 @@ def config(
     With a `path`, the server listens on a Unix socket there; a `Server` that is given sockets listens only on those.
     Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
     and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`) or never have one, if
-    `direct` takes them (see `LinkAcceptor`). Servers may share one `admission`. uvicorn waits `stop_timeout` seconds.
+    `direct` takes them (see `LinkAcceptor`). With a `certificate`, all connections speak TLS, in any case on the epoll
+    of the server (see `TlsAcceptor`). Servers may share one `admission`. uvicorn waits `stop_timeout` seconds.
     """
     return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
-        poller=Poller() if epoll and AVAILABLE else None,
-        direct=None if path or ssl or access_log else direct,
+        poller=Poller() if (epoll or certificate is not None) and AVAILABLE else None,
+        direct=None if path or access_log else direct,
+        certificate=certificate,
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
-        request_timeout=request_timeout,
-        body_timeout=body_timeout,
+        timeouts=(request_timeout, body_timeout),
         host=host,
         port=port,
         uds=path,
@@ -121,7 +127,6 @@ def config(
         proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
-        ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
     )
 
 
@@ -184,15 +189,26 @@ class Server(uvicorn.Server):
         self.should_exit = self.force_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        poller, direct = self.config.poller, self.config.direct
-        if poller is None or direct is None:
+        make = self._acceptor_factory()
+        if make is None:
             await super().startup(sockets)
             return
         bound = [_bind(self.config.host, self.config.port)] if sockets is None else sockets
         await super().startup([])  # everything but the servers
-        acceptor = LinkAcceptor(self.config, poller, direct, self.server_state, self._make_http)
+        acceptor = make()
         self.servers = [cast("asyncio.base_events.Server", acceptor)]
         acceptor.listen(bound)
+
+    def _acceptor_factory(self) -> Callable[[], LinkAcceptor] | None:
+        """What makes the acceptor of this server's connections, or None if the event loop accepts them."""
+        config, state, make_http = self.config, self.server_state, self._make_http
+        poller, handshakes, certificate = config.poller, config.handshakes, config.certificate
+        if certificate is not None and handshakes is not None and poller is not None:
+            pollers = (handshakes, poller)
+            return lambda: TlsAcceptor(config, certificate, pollers, config.direct, state, make_http)
+        if poller is not None and config.direct is not None:
+            return lambda: LinkAcceptor(config, poller, config.direct, state, make_http)
+        return None
 
     def _make_http(self) -> HttpConnection:
         return HttpConnection(self.config, self.server_state, self.lifespan.state)
@@ -204,8 +220,9 @@ class Server(uvicorn.Server):
             if self._stopping is not None:
                 self._stopping.cancel()
                 await asyncio.gather(self._stopping, return_exceptions=True)
-            if self.config.poller is not None:
-                self.config.poller.close()
+            for poller in (self.config.handshakes, self.config.poller):
+                if poller is not None:
+                    poller.close()
 
     async def _drain(self) -> None:
         try:

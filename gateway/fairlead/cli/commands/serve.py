@@ -23,7 +23,8 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
         if name in TOKENS:
             continue  # a list of processes shows flags to every user: there is --…-token-file instead
         known = Settings.__dataclass_fields__.get(name)
-        default = f" [default: {known.default}]" if known is not None and name != "node" and known.default != "" else ""
+        has_default = known is not None and name != "node" and known.default not in ("", None)
+        default = f" [default: {known.default}]" if known is not None and has_default else ""
         flag = f"--{name.replace('_', '-')}"
         command = click.option(flag, name, metavar="VALUE", help=f"{rule.help}.{default}")(command)
     return command

@@ -26,6 +26,7 @@ from fairlead.carrier.http_server.admission import Admission, admin_admission
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, config
 from fairlead.cli.child_processes import describe_exit
+from fairlead.cli.serve.certificates import Certificates
 from fairlead.cli.serve.file_limits import fit_to_open_files
 from fairlead.cli.serve.sockets import NodeSockets, bind_node
 from fairlead.errors import FairleadError
@@ -96,7 +97,8 @@ async def serve_node(
     """
     lost = ""
     async with Node(settings, redis_url) as node:
-        servers = _make_servers(node, sockets, same_stop)
+        certificates = Certificates(settings, node.metrics)
+        servers = _make_servers(node, sockets, same_stop, certificates)
         # What has been imported and created so far lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
@@ -105,11 +107,14 @@ async def serve_node(
             group.create_task(servers.api.serve(sockets.api))
             group.create_task(servers.admin.serve(None if isinstance(sockets.admin, Path) else sockets.admin))
             group.create_task(_announce(node, servers, ready))
+            watched = group.create_task(certificates.watch()) if certificates else None
             watch = None if valkey is None else group.create_task(_stop_without(valkey, node, servers.link))
             await servers.link.serve(sockets.link)
             if watch is not None:
                 lost = watch.result() if watch.done() else ""
                 watch.cancel()
+            if watched is not None:
+                watched.cancel()
             # Results and probes are served until the last link has gone.
             node.release_followers()
             servers.api.should_exit = servers.admin.should_exit = True
@@ -138,7 +143,7 @@ def describe_valkey_end(valkey: EmbeddedValkey) -> str:
     )
 
 
-def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Servers:
+def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificates: Certificates) -> _Servers:
     settings, timer_wheel = node.settings, node.timer_wheel
     failures = CredentialFailures(node.metrics.credentials_refused)
     public, probes = Admission(settings.unauthenticated_limit), admin_admission()
@@ -155,13 +160,14 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Server
     api = config(
         closing_connections_while(lambda: node.hub.draining, api_app(node, failures)),
         timer_wheel=timer_wheel, admission=public, trusted_proxies=proxies, stop_timeout=5,
+        certificate=certificates.api,
     )  # fmt: skip
     admin = config(admin_app(node), path=path, timer_wheel=timer_wheel, admission=probes, stop_timeout=1)
     endpoint = link_endpoint(node, failures)
     link = config(
         link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6, epoll=_links_on_epoll(settings),
-        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take),
+        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take), certificate=certificates.link,
     )  # fmt: skip
     return _Servers(
         Server(link, on_stop=partial(_drain, node), same_stop=same_stop),

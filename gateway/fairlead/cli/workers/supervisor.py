@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
+from fairlead.carrier.tls.ticket_keys import process_key
 from fairlead.cli import exit_codes
 from fairlead.cli.child_processes import describe_exit
 from fairlead.cli.serve.node_server import describe_valkey_end
@@ -78,6 +79,9 @@ class Supervisor:
             signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
             for number in SIGNALS:
                 signal.signal(number, lambda *_: None)
+            if self._settings.link_tls_cert is not None or self._settings.api_tls_cert is not None:
+                signal.signal(signal.SIGHUP, lambda *_: None)  # it is passed on, and a child that starts ignores it
+                process_key()  # a session's ticket is good at each worker
             link_port, api_port, admin = self._open_ports(stack)
             folder = Path(stack.enter_context(_private_folder()))
             redis_url = self._redis_url(stack)
@@ -165,6 +169,9 @@ class Supervisor:
                 self._note_ready(byte - READY)
             elif byte in (signal.SIGTERM, signal.SIGINT):
                 self._handle_stop_signal()
+            elif byte == signal.SIGHUP:
+                for worker in self._workers:
+                    worker.signal(signal.SIGHUP)
 
     def _note_ready(self, number: int) -> None:
         self._ready.add(number)

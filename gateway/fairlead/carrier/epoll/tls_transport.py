@@ -1,0 +1,142 @@
+"""A connected stream socket with TLS, as an asyncio transport that the poller serves.
+
+`tls.tls_acceptor` creates one when a handshake is done, for a link as well as for an HTTP connection. OpenSSL
+reads and writes the socket itself, so no octet is copied between buffers. Its own buffers are returned whenever they
+are empty (`SSL_MODE_RELEASE_BUFFERS`, which Python sets), so an idle connection has none, whatever it has carried.
+
+One read takes one whole record, so no plaintext ever waits in OpenSSL, where the kernel could not report it. Closing
+sends close_notify. After `write_eof` nothing that arrives can be decrypted by Python's `shutdown`, which has begun to
+look for the peer's close_notify: it is read and discarded, as everybody who closes only one half of a WebSocket does.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from fairlead.carrier.epoll.socket_transport import HALF_CLOSED, READABLE, WRITABLE, SocketTransport
+
+if TYPE_CHECKING:
+    from fairlead.carrier.epoll.poller import Poller
+
+RECORD: Final = 16 << 10
+"""The most plaintext of one record (RFC 8446 §5.1)."""
+MOST_READ: Final = 16 * RECORD
+"""The most bytes that are read before it is the turn of the next socket. The same as without TLS."""
+
+
+class TlsObject(Protocol):
+    """What is used of the object that Python's `SSLSocket` is built around."""
+
+    context: ssl.SSLContext
+    session_reused: bool
+
+    def do_handshake(self) -> None: ...
+    def read(self, length: int) -> bytes: ...
+    def write(self, data: bytes | bytearray | memoryview) -> int: ...
+    def shutdown(self) -> object: ...
+    def cipher(self) -> tuple[str, str, int] | None: ...
+    def version(self) -> str | None: ...
+    def getpeercert(self, binary_form: bool = False) -> object: ...
+
+
+class TlsTransport(SocketTransport):
+    """The transport of a socket on which the handshake is done. It owns the socket."""
+
+    __slots__ = ("_read_waits", "_socket", "_tls")
+
+    def __init__(self, sock: socket.socket, tls: TlsObject, poller: Poller) -> None:
+        super().__init__(sock.fileno(), poller)
+        self._socket = sock
+        self._tls = tls
+        self._read_waits = False
+        """Whether OpenSSL must write before it can read: it answers a key update of the peer (RFC 8446 §4.6.3)."""
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What HTTP connections ask for: the two addresses, and the objects of TLS."""
+        try:
+            match name:
+                case "sslcontext":
+                    return self._tls.context
+                case "ssl_object":
+                    return self._tls
+                case "peername":
+                    return self._socket.getpeername()
+                case "sockname":
+                    return self._socket.getsockname()
+        except OSError:  # the connection has been reset already
+            pass
+        return default
+
+    def ready(self, events: int) -> bool:
+        if self._read_waits and events & WRITABLE:
+            self._read_waits = False
+            events |= READABLE
+            if not self._output:
+                self._watch(self._events & ~WRITABLE)
+        return super().ready(events)
+
+    def _receive(self) -> bytes:
+        if self._state == HALF_CLOSED:
+            return self._discard()
+        tls = self._tls
+        try:
+            data = tls.read(RECORD)
+            if len(data) == RECORD:
+                data = self._receive_more(data)
+        except ssl.SSLWantReadError:
+            raise BlockingIOError from None
+        except ssl.SSLWantWriteError:
+            self._read_waits = True
+            self._watch(self._events | WRITABLE)
+            raise BlockingIOError from None
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return b""  # many clients close the connection without close_notify; frames and bodies have their lengths
+        return data
+
+    def _receive_more(self, data: bytes) -> bytes:
+        records = [data]
+        try:
+            while len(data) == RECORD and len(records) < MOST_READ // RECORD:
+                data = self._tls.read(RECORD)
+                records.append(data)
+        except OSError:
+            pass  # the end of the stream and errors are left to the next read
+        return b"".join(records)
+
+    def _discard(self) -> bytes:
+        """Returns b"" at the end of the stream."""
+        if os.read(self._fd, MOST_READ):
+            raise BlockingIOError
+        return b""
+
+    def _send(self, output: bytes | bytearray) -> int:
+        """OpenSSL writes record by record, and insists on the same octets again after it could not."""
+        written = 0
+        try:
+            if len(output) <= RECORD:
+                return self._tls.write(output)
+            with memoryview(output) as view:
+                while written < len(view):
+                    written += self._tls.write(view[written : written + RECORD])
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        return written
+
+    def _finish(self) -> None:
+        try:
+            self._tls.shutdown()
+        except OSError:
+            pass  # it has sent close_notify, and cannot wait for that of the peer
+        super()._finish()
+
+    def _close_socket(self) -> None:
+        self._socket.close()
+
+
+def server_side(sock: socket.socket, context: ssl.SSLContext) -> TlsObject:
+    """The server's end of TLS on a socket that does not block, before the handshake. It needs the socket to live."""
+    made: TlsObject = context._wrap_socket(sock, True)  # type: ignore[attr-defined]  # see decision 0026
+    return made

@@ -1,0 +1,66 @@
+"""Functions of the OpenSSL that Python's `ssl` is linked with, and that it has no name for.
+
+`server_certificate` and `ticket_keys` call them for contexts that they have made. The functions are looked up through
+Python's extension module, so they are certainly those of the library that it uses. A context of Python begins with the
+pointer to OpenSSL's, right behind the header that every object has; this is tried on a context with a telling value
+before it is believed.
+"""
+
+from __future__ import annotations
+
+import _ssl
+import ctypes
+import ssl
+from functools import cache
+from typing import Any, Final
+
+SET_GROUPS_LIST: Final = 92
+"""SSL_CTRL_SET_GROUPS_LIST of openssl/ssl.h."""
+SET_TICKET_KEYS: Final = 59
+"""SSL_CTRL_SET_TLSEXT_TICKET_KEYS of openssl/tls1.h."""
+
+Pointer: Final = ctypes.c_void_p
+TICKET_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, *(Pointer,) * 5, ctypes.c_int)
+"""What OpenSSL calls with a connection, a key's name, an initialisation vector, the contexts of the cipher and of the
+MAC, and 1 to encrypt or 0 to decrypt."""
+
+_SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
+    "SSL_CTX_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
+    "SSL_CTX_get_num_tickets": (ctypes.c_size_t, Pointer),
+    "SSL_CTX_set_tlsext_ticket_key_evp_cb": (ctypes.c_int, Pointer, TICKET_CALLBACK),
+    "EVP_aes_256_cbc": (Pointer,),
+    "EVP_CipherInit_ex": (ctypes.c_int, *(Pointer,) * 5, ctypes.c_int),
+    "EVP_MAC_CTX_set_params": (ctypes.c_int, Pointer, Pointer),
+}
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """The library, or None if its functions are not to be had: it is older than 3.0, or linked into Python itself."""
+    try:
+        found = ctypes.CDLL(getattr(_ssl, "__file__", None))
+        for name, (result, *arguments) in _SIGNATURES.items():
+            function = getattr(found, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError):
+        return None
+    probe = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    probe.num_tickets = 5
+    return found if found.SSL_CTX_get_num_tickets(pointer(probe)) == 5 else None
+
+
+def pointer(context: ssl.SSLContext) -> int:
+    """OpenSSL's context (`SSL_CTX *`) of a context of Python."""
+    return Pointer.from_address(id(context) + object.__basicsize__).value or 0
+
+
+def set_groups(context: ssl.SSLContext, groups: str) -> bool:
+    """Let only these groups be used for the exchange of keys. Returns False if that is not possible here."""
+    found = library()
+    return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_GROUPS_LIST, 0, groups.encode()) == 1
+
+
+def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
+    """Encrypt and decrypt session tickets with this key of 80 bytes. Returns False if that is not possible here."""
+    found = library()
+    return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_TICKET_KEYS, len(key), key) == 1

@@ -1,0 +1,137 @@
+"""The certificate and key of a server: read at the start, read again when their files change, never half.
+
+`uvicorn_server` gives it to the acceptor, which asks for `context` at each new connection. A connection keeps the
+context with which it began, so a reload drops no link. When the files cannot be used, those that were read before stay
+in use, and the error is logged and counted. Kubernetes replaces the files of a secret by changing a symbolic link above
+them, so their contents are compared and not their directory watched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from fairlead.carrier.tls import openssl, ticket_keys
+from fairlead.errors import ConfigError
+
+logger = logging.getLogger("fairlead.carrier")
+
+GROUPS: Final = "P-256:X25519:P-384"
+"""The groups for the exchange of keys. OpenSSL's P-256 is the fastest; those that are left out (X448, P-521) take a
+server twenty times as long, and a client may choose."""
+TICKETS: Final = 1
+"""Session tickets for each new connection. Each connection brings a new one, and each takes some 15 µs."""
+DAY: Final = 86_400
+EXPIRY_WARNING: Final = 14 * DAY
+"""Seconds before its end from which a certificate's end is logged. cert-manager renews a third of the lifetime before,
+which is 30 days with most authorities."""
+
+
+class ServerCertificate:
+    """Raises ConfigError if the files cannot be used at the start."""
+
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        session_keys: Path | None = None,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._ticket_keys = session_keys
+        self._wall_clock = wall_clock
+        self._seen = b""
+        self._failed = ""
+        """Why the last reload failed; each reason is logged and counted once."""
+        self.expires = 0.0
+        """When the certificate ends, in seconds since 1970."""
+        self.reloads = 0
+        self.failures = 0
+        """The number of reloads that failed."""
+        self.handshakes = 0
+        self.failed_handshakes = 0
+        self.resumptions = 0
+        """Handshakes that a session ticket has shortened."""
+        self._seen, self.context = self._load()
+        self._check_expiry()
+
+    def reload(self) -> bool:
+        """Read the files if they have changed. Returns whether another certificate is in use now."""
+        try:
+            if self._digest() == self._seen:
+                self._failed = ""
+                return False
+            seen, context = self._load()
+        except ConfigError as error:
+            if self._failed != error.message:
+                self._failed = error.message
+                self.failures += 1
+                logger.error("%s; what was read before stays in use", error.message)
+            return False
+        self._seen, self._failed, self.context = seen, "", context
+        self.reloads += 1
+        logger.info("read the TLS certificate again: %s", self._certificate)
+        self._check_expiry()
+        return True
+
+    def _check_expiry(self) -> None:
+        left = self.expires - self._wall_clock()
+        if left <= 0:
+            logger.warning("the TLS certificate %s has expired: clients refuse it (renew it)", self._certificate)
+        elif left < EXPIRY_WARNING:
+            logger.warning("the TLS certificate %s expires in %.1f days (renew it)", self._certificate, left / DAY)
+
+    def _digest(self) -> bytes:
+        digest = hashlib.sha256()
+        for path in (self._certificate, self._key, self._ticket_keys):
+            if path is not None:
+                digest.update(hashlib.sha256(_read(path)).digest())
+        return digest.digest()
+
+    def _load(self) -> tuple[bytes, ssl.SSLContext]:
+        digest = self._digest()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        context.num_tickets = TICKETS
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                text = f"the TLS key {self._key} does not belong to the certificate {self._certificate}"
+            else:
+                text = f"cannot use the TLS certificate {self._certificate} with the key {self._key}: {error.reason}"
+            raise ConfigError(f"{text}: expected two PEM files, the certificate with its chain first") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"cannot read {self._certificate} and {self._key}: {error}") from error
+        if self._ticket_keys is not None:
+            ticket_keys.use(context, ticket_keys.parse(_read(self._ticket_keys).decode("ascii", "replace")))
+        else:
+            openssl.set_ticket_key(context, ticket_keys.process_key())
+        openssl.set_groups(context, GROUPS)
+        self.expires = _end_of(self._certificate)
+        return digest, context
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the TLS file {path}: {error.strerror or error}") from error
+
+
+def _no_password() -> str:
+    """OpenSSL would ask for one on the terminal."""
+    raise ValueError("the key is encrypted: expected one without a password")
+
+
+def _end_of(certificate: Path) -> float:
+    """When the first certificate of a PEM file ends, in seconds since 1970."""
+    decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]  # see decision 0026
+    return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
