@@ -31,9 +31,9 @@ BATCH: Final = 256
 MOST_READ: Final = 256 << 10
 """The most bytes that are read from one socket before it is the turn of the next. The same as in asyncio and uvloop."""
 HOT: Final = 64
-"""How often in a row a socket must have been ready alone until the event loop itself watches it. This is the one link
-that is talked to on an idle node: it then costs no second system call, and as much as on a transport. The move takes as
-long as some messages do."""
+"""How often in a row a socket must have been ready alone before the event loop itself watches it. Such a socket is the
+one link that is talked to on an idle node: its messages then need no second system call, and cost as much as on a
+transport. The move itself takes as long as some messages do."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 

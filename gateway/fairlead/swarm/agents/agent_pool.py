@@ -1,11 +1,10 @@
 """The agents of one worker: when each connects, and what the end of each link means.
 
 Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
-has neither a task nor a timer. Delays are those
-of the protocol (section 10), so that a gateway sees after a failure what a fleet of real agents would do. Latencies
-count from when an attempt was due, not from when this process came to it: a generator that is late must not make a
-gateway look fast. They are measured by the system's clock, since that of the event loop stands still during one of its
-iterations.
+has neither a task nor a timer. Delays are those of the protocol (section 10), so that a gateway sees after a failure
+what a fleet of real agents would do. Latencies count from when an attempt was due, not from when this process came to
+it: a generator that is late must not make a gateway look fast. They are measured by the system's clock, since that of
+the event loop stands still during one of its iterations.
 """
 
 from __future__ import annotations
