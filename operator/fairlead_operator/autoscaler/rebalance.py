@@ -206,7 +206,8 @@ def _refuse(spread: LinkSpread, before: RebalanceHistory) -> bool:
 def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: float) -> RebalancePlan:
     run = replace(run, donors=spread.donors(run.donors))
     surplus = spread.surplus(run.donors)
-    if spread.fullest <= spread.near_mean:
+    # Reports from before it began may miss the agents that it was asked for, which came a moment ago.
+    if spread.fullest <= spread.near_mean and all(pod.age <= now - run.began for pod in spread.pods):
         return _end(spread, run, history, now)
     if now - run.round_began >= ROUND:
         run = _judge(run, surplus, now)
