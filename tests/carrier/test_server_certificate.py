@@ -111,6 +111,28 @@ async def test_files_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
             ServerCertificate(certificate, key, broken)
 
 
+async def test_a_certificate_that_changes_while_it_is_read_is_read_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is read from the file once more, which may be half written by then."""
+    certificate, key = make_certificate(tmp_path, "one")
+    other, other_key = make_certificate(tmp_path, "two")
+    made = ServerCertificate(certificate, key)
+    key.write_bytes(other_key.read_bytes())
+    certificate.write_bytes(other.read_bytes())
+    before, context = made.expires, made.context
+
+    def overtaken(*_: object) -> None:
+        certificate.write_bytes(other.read_bytes()[:100])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fairlead.carrier.tls.openssl.set_groups", overtaken)
+        assert not made.reload()
+    assert (made.failures, made.expires, made.context) == (1, before, context)
+    certificate.write_bytes(other.read_bytes())
+    assert made.reload()
+
+
 async def test_a_system_without_epoll_serves_no_plain_text_in_place_of_tls(
     certificate: Path, timer_wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

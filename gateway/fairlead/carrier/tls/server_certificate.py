@@ -133,5 +133,8 @@ def _no_password() -> str:
 
 def _end_of(certificate: Path) -> float:
     """When the first certificate of a PEM file ends, in seconds since 1970."""
-    decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]  # see decision 0026
-    return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
+    try:
+        decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]  # see decision 0026
+        return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
+    except (OSError, ValueError) as error:  # it may have been replaced since it was read
+        raise ConfigError(f"cannot read when the TLS certificate {certificate} ends: {error}") from error
