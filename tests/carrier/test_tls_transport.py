@@ -113,6 +113,15 @@ async def test_each_key_update_is_a_read_of_its_own(certificate: Path, pair: Any
     assert server.read(RECORD) == b"data"
 
 
+async def test_the_server_keeps_no_sessions(certificate: Path, pair: Any) -> None:
+    made = ServerCertificate(certificate, certificate)
+    server = server_side(pair[0], made.context)
+    client = Client(pair[1], certificate, ssl.TLSVersion.TLSv1_2, tickets=False)
+    client.shake_hands(server)
+    assert client.tls.version() == "TLSv1.2"
+    assert made.context.session_stats()["number"] == 0
+
+
 async def stalled(pair: Any, poller: Poller) -> tuple[TlsTransport, Waiting, Recorder]:
     """A transport that has begun to wait until it can write. Its socket has data, and takes none."""
     ours, theirs = pair

@@ -18,6 +18,7 @@ SET_GROUPS_LIST: Final = 92
 """SSL_CTRL_SET_GROUPS_LIST of openssl/ssl.h."""
 SET_TICKET_KEYS: Final = 59
 """SSL_CTRL_SET_TLSEXT_TICKET_KEYS of openssl/tls1.h."""
+SET_SESSION_CACHE_MODE, CACHE_NOTHING = 44, 0  # SSL_CTRL_SET_SESS_CACHE_MODE and SSL_SESS_CACHE_OFF of openssl/ssl.h
 CLEAR_MODE, AUTO_RETRY = 78, 4  # SSL_CTRL_CLEAR_MODE and SSL_MODE_AUTO_RETRY of openssl/ssl.h
 
 Pointer: Final = ctypes.c_void_p
@@ -69,6 +70,16 @@ def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
     """Encrypt and decrypt session tickets with this key of 80 bytes. Returns False if that is not possible here."""
     found = library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_TICKET_KEYS, len(key), key) == 1
+
+
+def cache_no_sessions(context: ssl.SSLContext) -> bool:
+    """Let sessions be kept by clients only, as tickets. OpenSSL would keep some 20,000 for clients of TLS 1.2 that take
+    no tickets. Returns False if that is not possible here."""
+    found = library()
+    if found is None:
+        return False
+    found.SSL_CTX_ctrl(pointer(context), SET_SESSION_CACHE_MODE, CACHE_NOTHING, None)
+    return True
 
 
 def return_after_each_message(connection: object, context: ssl.SSLContext) -> bool:

@@ -115,6 +115,7 @@ class ServerCertificate:
         else:
             openssl.set_ticket_key(context, ticket_keys.process_key())
         openssl.set_groups(context, GROUPS)
+        openssl.cache_no_sessions(context)
         self.expires = _end_of(self._certificate)
         return digest, context
 
