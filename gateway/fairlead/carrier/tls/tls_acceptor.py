@@ -4,9 +4,10 @@
 takes becomes a link at once. In every other case an `HttpConnection` gets the same transport, because the state of TLS
 cannot be given to a transport of the event loop.
 
-A step of a handshake takes up to a millisecond of the processor. So the sockets that wait for one are on an epoll of
-their own, which does one step in each turn of the event loop; open links and HTTP requests come in between. The
-listening sockets are on the same epoll: while handshakes wait for their turn, what arrives waits in the kernel.
+A step of a handshake takes up to a millisecond of the processor, and more with a large RSA key. So the sockets that
+wait for one are on an epoll of their own, which does one step in each turn of the event loop; open links and HTTP
+requests come in between. The listening sockets are on the same epoll: while handshakes wait for their turn, what
+arrives waits in the kernel.
 Handshake and first octets together have the time of a request's head; a request that comes in pieces has this time
 twice, as without TLS. All this while the connection counts as one without a valid token.
 """
