@@ -13,6 +13,7 @@ import pytest
 from bench.record.comparison import Behind, behind
 from bench.record.page import BEGIN, END, deficits
 from bench.record.runs import RUNS
+from bench.record.runs import commit as current_commit
 
 pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
 
@@ -58,6 +59,18 @@ def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "put them where the tables shall stand" in done.stderr
     assert (tmp_path / "benchmarks.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("scale", "commit"), [("smoke", "0000000"), ("full", "")])
+def test_results_of_another_commit_or_scale_are_not_resumed(tmp_path: Path, scale: str, commit: str) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    kept = json.dumps({"scale": scale, "commit": commit or current_commit(), "figures": {}})
+    (results / "hosts.json").write_text(kept)
+    done = record(tmp_path, "--only", "hosts", "--resume")
+    assert done.returncode != 0
+    assert f"is of commit {commit or current_commit()} at scale {scale}: expected" in done.stderr
+    assert (results / "hosts.json").read_text() == kept
 
 
 def test_the_record_fits_into_an_hour() -> None:
