@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.record.comparison import Behind, behind
-from bench.record.page import BEGIN, END, deficits
+from bench.record.page import BEGIN, END, deficits, provenance
 from bench.record.runs import RUNS
 from bench.record.runs import commit as current_commit
 
@@ -121,3 +121,18 @@ def test_aims_are_listed_like_peers() -> None:
     ]  # fmt: skip
     text = deficits([Behind("what", "peer", "1", "2", "reason")])
     assert "| what | peer | 1 | 2 | reason |" in text
+
+
+def test_a_peer_with_less_latency_is_listed_although_it_needs_more_cpu() -> None:
+    own = {"us": 1.0, "p50_ms": 4.0, "p99_ms": 5.0}
+    peer = {"us": 9.0, "p50_ms": 1.0, "p99_ms": 6.0}
+    cell = {"stocks": 1, "clients": 2, "binary": False, "servers": {"epoll": own, "ws": peer}}
+    (found,) = behind({"market": {"figures": {"cells": [cell]}}})
+    assert (found.what, found.theirs) == ("market data, 1 stocks to 2 clients, text, latency p50", "1.0 ms")
+
+
+def test_the_page_says_when_results_are_of_several_commits() -> None:
+    state = {"cores": 2, "cpu": "x", "gib": 1, "kernel": "6", "python": "3", "load": 0.0}
+    one = {"machine": state, "figures": [], "scale": "full", "command": "c", "when": "w", "seconds": 1, "load_after": 0}
+    assert "**Not of one commit**" not in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "a"}})
+    assert "**Not of one commit**" in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "b"}})
