@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bench.links.plain import Pinger
 from bench.record.comparison import Behind, behind
 from bench.record.page import BEGIN, END, deficits, provenance
 from bench.record.runs import RUNS
@@ -136,3 +138,14 @@ def test_the_page_says_when_results_are_of_several_commits() -> None:
     one = {"machine": state, "figures": [], "scale": "full", "command": "c", "when": "w", "seconds": 1, "load_after": 0}
     assert "**Not of one commit**" not in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "a"}})
     assert "**Not of one commit**" in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "b"}})
+
+
+def test_an_echo_of_something_else_ends_the_benchmark() -> None:
+    async def echoed() -> None:
+        pinger = Pinger(b"sent", 1)
+        pinger.on_message(cast("Any", None), b"other")
+        async with asyncio.timeout(5):
+            await pinger.done
+
+    with pytest.raises(ValueError, match="echoed b'other'"):
+        asyncio.run(echoed())
