@@ -206,9 +206,12 @@ def _refuse(spread: LinkSpread, before: RebalanceHistory) -> bool:
 def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: float) -> RebalancePlan:
     run = replace(run, donors=spread.donors(run.donors))
     surplus = spread.surplus(run.donors)
-    # Reports from before it began may miss the agents that it was asked for, which came a moment ago.
-    if spread.fullest <= spread.near_mean and all(pod.age <= now - run.began for pod in spread.pods):
-        return _end(spread, run, history, now)
+    if spread.fullest <= spread.near_mean:
+        if all(pod.age <= now - run.began for pod in spread.pods):
+            return _end(spread, run, history, now)
+        # Reports from before it began may miss the agents that it was asked for, which came a moment ago.
+        kept = replace(history, rebalance=replace(history.rebalance, run=run))
+        return RebalancePlan(RebalanceState.RUNNING, f"the pods are yet to report again: {spread}", kept)
     if now - run.round_began >= ROUND:
         run = _judge(run, surplus, now)
         if run.idle_rounds == 0:
