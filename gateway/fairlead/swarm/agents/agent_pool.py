@@ -1,11 +1,10 @@
 """The agents of one worker: when each connects, and what the end of each link means.
 
 Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
-has neither a task nor a timer. Delays are those
-of the protocol (section 10), so that a gateway sees after a failure what a fleet of real agents would do. Latencies
-count from when an attempt was due, not from when this process came to it: a generator that is late must not make a
-gateway look fast. They are measured by the system's clock, since that of the event loop stands still during one of its
-iterations.
+has neither a task nor a timer. Delays are those of the protocol (section 10), so that a gateway sees after a failure
+what a fleet of real agents would do. Latencies count from when an attempt was due, not from when this process came to
+it: a generator that is late must not make a gateway look fast. They are measured by the system's clock, since that of
+the event loop stands still during one of its iterations.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class AgentPool:
         self._events = 0
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._dialer = PoolDialer(options)
+        self.dialer = PoolDialer(options)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: the delay that a bye has named, in ms."""
@@ -82,7 +81,7 @@ class AgentPool:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._dialer.start()
+        self.dialer.start()
         self._visits.start()
         self._dial_queue.schedule(self._first_attempts(time.monotonic()))
         try:
@@ -104,7 +103,7 @@ class AgentPool:
         self._visits.stop()
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
-        await self._dialer.stop()
+        await self.dialer.stop()
 
     def storm(self) -> None:
         """Drop the links of all agents with the profile `storm`."""
@@ -142,7 +141,7 @@ class AgentPool:
         agent.conn += 1
         agent.due = due
         self.counters.attempts += 1
-        refusal = await self._dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
+        refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
             self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
 
