@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from bench.links.plain import Pinger
 from bench.record.comparison import Behind, behind
-from bench.record.page import BEGIN, END, deficits
+from bench.record.page import BEGIN, END, deficits, provenance
 from bench.record.runs import RUNS
+from bench.record.runs import commit as current_commit
 
 pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
 
@@ -58,6 +61,18 @@ def test_a_page_without_markers_is_left_alone(tmp_path: Path) -> None:
     assert done.returncode != 0
     assert "put them where the tables shall stand" in done.stderr
     assert (tmp_path / "benchmarks.md").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("scale", "commit"), [("smoke", "0000000"), ("full", "")])
+def test_results_of_another_commit_or_scale_are_not_resumed(tmp_path: Path, scale: str, commit: str) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    kept = json.dumps({"scale": scale, "commit": commit or current_commit(), "figures": {}})
+    (results / "hosts.json").write_text(kept)
+    done = record(tmp_path, "--only", "hosts", "--resume")
+    assert done.returncode != 0
+    assert f"is of commit {commit or current_commit()} at scale {scale}: expected" in done.stderr
+    assert (results / "hosts.json").read_text() == kept
 
 
 def test_the_record_fits_into_an_hour() -> None:
@@ -108,3 +123,29 @@ def test_aims_are_listed_like_peers() -> None:
     ]  # fmt: skip
     text = deficits([Behind("what", "peer", "1", "2", "reason")])
     assert "| what | peer | 1 | 2 | reason |" in text
+
+
+def test_a_peer_with_less_latency_is_listed_although_it_needs_more_cpu() -> None:
+    own = {"us": 1.0, "p50_ms": 4.0, "p99_ms": 5.0}
+    peer = {"us": 9.0, "p50_ms": 1.0, "p99_ms": 6.0}
+    cell = {"stocks": 1, "clients": 2, "binary": False, "servers": {"epoll": own, "ws": peer}}
+    (found,) = behind({"market": {"figures": {"cells": [cell]}}})
+    assert (found.what, found.theirs) == ("market data, 1 stocks to 2 clients, text, latency p50", "1.0 ms")
+
+
+def test_the_page_says_when_results_are_of_several_commits() -> None:
+    state = {"cores": 2, "cpu": "x", "gib": 1, "kernel": "6", "python": "3", "load": 0.0}
+    one = {"machine": state, "figures": [], "scale": "full", "command": "c", "when": "w", "seconds": 1, "load_after": 0}
+    assert "**Not of one commit**" not in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "a"}})
+    assert "**Not of one commit**" in provenance({"hosts": one | {"commit": "a"}, "nodes": one | {"commit": "b"}})
+
+
+def test_an_echo_of_something_else_ends_the_benchmark() -> None:
+    async def echoed() -> None:
+        pinger = Pinger(b"sent", 1)
+        pinger.on_message(cast("Any", None), b"other")
+        async with asyncio.timeout(5):
+            await pinger.done
+
+    with pytest.raises(ValueError, match="echoed b'other'"):
+        asyncio.run(echoed())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.http_server.uvicorn_server import config
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.carrier.tls import ticket_keys
 from fairlead.carrier.tls.server_certificate import ServerCertificate
@@ -108,6 +109,37 @@ async def test_files_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
         broken.write_text(text)
         with pytest.raises(ConfigError, match="openssl rand -hex 80"):
             ServerCertificate(certificate, key, broken)
+
+
+async def test_a_certificate_that_changes_while_it_is_read_is_read_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is read from the file once more, which may be half written by then."""
+    certificate, key = make_certificate(tmp_path, "one")
+    other, other_key = make_certificate(tmp_path, "two")
+    made = ServerCertificate(certificate, key)
+    key.write_bytes(other_key.read_bytes())
+    certificate.write_bytes(other.read_bytes())
+    before, context = made.expires, made.context
+
+    def overtaken(*_: object) -> None:
+        certificate.write_bytes(other.read_bytes()[:100])
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fairlead.carrier.tls.openssl.set_groups", overtaken)
+        assert not made.reload()
+    assert (made.failures, made.expires, made.context) == (1, before, context)
+    certificate.write_bytes(other.read_bytes())
+    assert made.reload()
+
+
+async def test_a_system_without_epoll_serves_no_plain_text_in_place_of_tls(
+    certificate: Path, timer_wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = TlsSite(certificate, certificate)
+    monkeypatch.setattr("fairlead.carrier.http_server.uvicorn_server.AVAILABLE", False)
+    with pytest.raises(ConfigError, match="cannot serve TLS: expected Linux"):
+        config(site.app, timer_wheel=timer_wheel, **site.options)
 
 
 async def test_the_end_of_a_certificate_is_known_and_warned_of(

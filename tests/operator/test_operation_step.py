@@ -267,8 +267,8 @@ REBALANCE = new_operation(Type.REBALANCE)
 
 
 def planned(*links: int, operation: str = UID) -> RebalancePlan:
-    """The first pass of a rebalance that the operation asked for."""
-    pods = tuple(PodObservation(f"p{i}", age=1.0, links=n, capacity=1000) for i, n in enumerate(links))
+    """The first pass of a rebalance that the operation asked for, on reports of that moment."""
+    pods = tuple(PodObservation(f"p{i}", age=0.0, links=n, capacity=1000) for i, n in enumerate(links))
     return plan_rebalance(FleetObservation(len(pods), pods, rebalance_operation=operation), History(), SPEC, 0.0)
 
 

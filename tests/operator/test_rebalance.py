@@ -171,6 +171,15 @@ def test_an_operation_starts_one_whatever_the_thresholds_and_the_pause() -> None
     assert (even.ended.outcome, even.ended.operation) == (RebalanceOutcome.EVEN, "uid-1")
 
 
+def test_an_operation_is_not_over_on_reports_from_before_it_began() -> None:
+    """400 agents have connected to the first pod since its report."""
+    plan = plan_rebalance(fleet(0, 0, rebalance_operation="uid-1"), History(), SPEC, 0.0)
+    assert plan.ended is None
+    assert not plan.targets
+    assert plan_rebalance(fleet(400, 0, rebalance_operation="uid-1"), plan.history, SPEC, 10.0).targets
+    assert plan_rebalance(fleet(0, 0, rebalance_operation="uid-1"), plan.history, SPEC, 10.0).ended is not None
+
+
 def test_rebalance_of_an_operation_that_was_cancelled_ends() -> None:
     plan = plan_rebalance(fleet(5000, 0, rebalance_operation="uid-1"), History(), SPEC, 0.0)
     assert plan.targets

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from fairlead.wire.messages import Cmd, End
 
+from support.carrier.tls_site import make_certificate
 from support.otlp_collector import Collector
 from support.plain_http import plain_client, plain_get
 from support.telemetry.node import MakeNode
@@ -51,6 +52,11 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
     return found
 
 
+def exported_with_tls(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Those that only a node with a certificate has."""
+    return {name: found for name, found in exported(families).items() if name.startswith("fairlead_tls_")}
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
@@ -58,8 +64,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_the_page_lists_all_metrics_and_no_others(
-    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector, tmp_path: Path
 ) -> None:
+    certificate, key = make_certificate(tmp_path, "localhost")
+    secure = make_node("secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}")
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
     platform = platform_of(node)
@@ -77,10 +85,11 @@ async def test_the_page_lists_all_metrics_and_no_others(
         assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
     await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
-    assert exported(plain(node.metrics())) == documented()
+    assert exported(plain(node.metrics())) | exported_with_tls(plain(secure.metrics())) == documented()
     richer = plain_get(f"{node.admin}/metrics", headers=OPENMETRICS)
     assert richer.headers["content-type"].startswith("application/openmetrics-text")
-    assert exported(read_openmetrics(richer.text)) == documented()
+    with_tls = exported_with_tls(read_openmetrics(secure.metrics(OPENMETRICS["accept"])))
+    assert exported(read_openmetrics(richer.text)) | with_tls == documented()
 
 
 async def test_exemplars_lead_to_the_trace(

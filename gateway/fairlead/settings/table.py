@@ -111,7 +111,7 @@ SETTINGS: Mapping[str, Setting] = {
     "api_tls_key": path("PEM file of the key of api_tls_cert, without a password"),
     "tls_ticket_keys": path(
         "File of the keys for TLS session tickets, equal on all nodes: lines of 160 hexadecimal digits, the first of "
-        "which encrypts; by default each process has a key of its own"
+        "which encrypts; by default the workers of one process share a key of their own"
     ),
     "admin_host": _host("Address on which to serve health checks and metrics"),
     "admin_port": _port("Port on which to serve health checks and metrics"),

@@ -207,7 +207,11 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
     run = replace(run, donors=spread.donors(run.donors))
     surplus = spread.surplus(run.donors)
     if spread.fullest <= spread.near_mean:
-        return _end(spread, run, history, now)
+        if all(pod.age <= now - run.began for pod in spread.pods):
+            return _end(spread, run, history, now)
+        # Reports from before it began may miss the agents that it was asked for, which came a moment ago.
+        kept = replace(history, rebalance=replace(history.rebalance, run=run))
+        return RebalancePlan(RebalanceState.RUNNING, f"the pods are yet to report again: {spread}", kept)
     if now - run.round_began >= ROUND:
         run = _judge(run, surplus, now)
         if run.idle_rounds == 0:

@@ -45,6 +45,10 @@ class Pinger(Plain):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
+        if data != self.payload:
+            if not self.done.done():
+                self.done.set_exception(ValueError(f"the server echoed {data!r}: expected {self.payload!r}"))
+            return
         self.left -= 1
         if self.left > 0:
             connection.send(self.payload)

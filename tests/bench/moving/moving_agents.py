@@ -14,7 +14,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from fairlead.agent import Agent, Command
 from fairlead.carrier.listener import Connection
@@ -50,7 +49,7 @@ class MovingAgents(AgentPool):
 
     async def _dial(self, index: int, due: float) -> None:
         self._dialled[index] = port = self._rng.choice(self._ports())
-        self.options = replace(self.options, url=f"ws://127.0.0.1:{port}/v1/link")
+        self.dialer.url = f"ws://127.0.0.1:{port}/v1/link"
         await super()._dial(index, due)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:

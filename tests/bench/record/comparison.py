@@ -84,8 +84,12 @@ def _workers(figures: dict[str, Any]) -> Iterator[Behind]:
 def _market(figures: dict[str, Any]) -> Iterator[Behind]:
     for cell in figures["cells"]:
         kind = "binary" if cell["binary"] else "text"
-        what = f"market data, {cell['stocks']} stocks to {cell['clients']} clients, {kind}, CPU of a packet"
-        yield from _against(what, "µs", {name: one["us"] for name, one in cell["servers"].items()}, MARKET_LABELS)
+        what = f"market data, {cell['stocks']} stocks to {cell['clients']} clients, {kind}"
+        for key, figure, unit in (
+            ("us", "CPU of a packet", "µs"), ("p50_ms", "latency p50", "ms"), ("p99_ms", "latency p99", "ms"),
+        ):  # fmt: skip
+            servers = {name: one[key] for name, one in cell["servers"].items()}
+            yield from _against(f"{what}, {figure}", unit, servers, MARKET_LABELS)
 
 
 def _hosts(figures: dict[str, Any]) -> Iterator[Behind]:

@@ -68,6 +68,8 @@ def provenance(results: dict[str, dict[str, Any]]) -> str:
         )
     if small := sorted(name for name, result in results.items() if result["scale"] != "full"):
         text.append(f"**Not at full scale**: {', '.join(small)}. These are a first look, not a record.")
+    if len(commits := sorted({result["commit"] for result in results.values()})) > 1:
+        text.append(f"**Not of one commit**: these runs are of {', '.join(commits)}; compare within one run only.")
     if missing := [run.name for run in RUNS if run.name not in results]:
         text.append(f"Not run: {', '.join(missing)}.")
     rows = [

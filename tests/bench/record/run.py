@@ -1,8 +1,9 @@
 """`make bench-record`: all tables of record in one command, then docs/benchmarks.md and its plots.
 
 Each program's result is a file of .cache/bench/record; `--resume` runs only those that have none, so that a run that
-was broken goes on. `--only links` runs one of them, and `--write` only writes the page from what is there. A program
-that fails costs its own tables: the others run, the page says which is missing, and the exit code is 1.
+was broken goes on; it refuses to go on with results of another commit or scale. `--only links` runs one of them, and
+`--write` only writes the page from what is there. A program that fails costs its own tables: the others run, the page
+says which is missing, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -16,13 +17,24 @@ from typing import Any
 from bench.output import print_progress
 from bench.peers.installation import ROOT, Installation
 from bench.record import page
-from bench.record.runs import RUNS, SCALES, folder, make
+from bench.record.runs import RUNS, SCALES, commit, folder, make
 
 
 def results(home: Path) -> dict[str, dict[str, Any]]:
     """What has been run so far, in the order of the page."""
     files = {run.name: home / f"{run.name}.json" for run in RUNS}
     return {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
+
+
+def refuse_others(found: dict[str, dict[str, Any]], scale: str) -> None:
+    """Raises SystemExit if a result is of another commit or scale: one page would mix what cannot be compared."""
+    now = commit()
+    for name, result in found.items():
+        if (result["commit"], result["scale"]) != (now, scale):
+            raise SystemExit(
+                f"the result of {name} is of commit {result['commit']} at scale {result['scale']}: expected {now} at "
+                f"scale {scale} (run without --resume, or check out that commit)"
+            )
 
 
 def main() -> None:
@@ -37,6 +49,8 @@ def main() -> None:
     home = given.results or folder(given.scale)
     failed = []
     if not given.write:
+        if given.resume:
+            refuse_others(results(home), given.scale)
         chosen = [run for run in RUNS if run.name in given.only]
         print_progress(f"about {sum(run.minutes for run in chosen):g} min at full scale, with results in {home}")
         if given.scale != "smoke":

@@ -98,7 +98,7 @@ def make(run: Run, scale: str, results: Path) -> bool:
     results.mkdir(parents=True, exist_ok=True)
     result, partial = results / f"{run.name}.json", results / f"{run.name}.partial.json"
     partial.unlink(missing_ok=True)
-    began, state = time.time(), machine()
+    began, state, measured = time.time(), machine(), commit()
     command = run.command(scale)
     print_progress(f"\n== {run.name}: {run.tables}; about {run.minutes:g} min at full scale")
     try:
@@ -111,7 +111,7 @@ def make(run: Run, scale: str, results: Path) -> bool:
         print_progress(f"!! {run.name} failed: {error}")
         return False
     kept = {
-        "run": run.name, "scale": scale, "command": "python " + " ".join(command), "commit": commit(),
+        "run": run.name, "scale": scale, "command": "python " + " ".join(command), "commit": measured,
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(began)), "seconds": round(time.time() - began),
         "machine": state, "load_after": round(os.getloadavg()[0], 1), "figures": figures,
     }  # fmt: skip

@@ -16,7 +16,8 @@ import socket
 import ssl
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from fairlead.carrier.epoll.socket_transport import HALF_CLOSED, READABLE, WRITABLE, SocketTransport
+from fairlead.carrier.epoll.socket_transport import CLOSED, HALF_CLOSED, READABLE, WRITABLE, SocketTransport
+from fairlead.carrier.tls import openssl
 
 if TYPE_CHECKING:
     from fairlead.carrier.epoll.poller import Poller
@@ -52,7 +53,8 @@ class TlsTransport(SocketTransport):
         self._socket = sock
         self._tls = tls
         self._read_waits = False
-        """Whether OpenSSL must write before it can read: it answers a key update of the peer (RFC 8446 §4.6.3)."""
+        """Whether OpenSSL must write before it can read: it answers a key update of the peer (RFC 8446 §4.6.3). Until
+        then the socket is not watched for data, which would be reported again and again."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """What HTTP connections ask for: the two addresses, and the objects of TLS."""
@@ -71,12 +73,32 @@ class TlsTransport(SocketTransport):
         return default
 
     def ready(self, events: int) -> bool:
-        if self._read_waits and events & WRITABLE:
-            self._read_waits = False
+        if self._read_waits:
+            self._end_read_wait()
             events |= READABLE
-            if not self._output:
-                self._watch(self._events & ~WRITABLE)
         return super().ready(events)
+
+    def flush(self) -> None:
+        self._end_read_wait()
+        super().flush()
+
+    def pause_reading(self) -> None:
+        self._end_read_wait()
+        super().pause_reading()
+
+    def write_eof(self) -> None:
+        self._end_read_wait()
+        super().write_eof()
+
+    def close(self) -> None:
+        self._end_read_wait()
+        super().close()
+
+    def _end_read_wait(self) -> None:
+        """Watch for data again; the next read begins another wait if it has to."""
+        if self._read_waits and self._state != CLOSED:
+            self._read_waits = False
+            self._watch((self._events if self._output else self._events & ~WRITABLE) | READABLE)
 
     def _receive(self) -> bytes:
         if self._state == HALF_CLOSED:
@@ -90,7 +112,7 @@ class TlsTransport(SocketTransport):
             raise BlockingIOError from None
         except ssl.SSLWantWriteError:
             self._read_waits = True
-            self._watch(self._events | WRITABLE)
+            self._watch(self._events & ~READABLE | WRITABLE)
             raise BlockingIOError from None
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return b""  # many clients close the connection without close_notify; frames and bodies have their lengths
@@ -139,4 +161,5 @@ class TlsTransport(SocketTransport):
 def server_side(sock: socket.socket, context: ssl.SSLContext) -> TlsObject:
     """The server's end of TLS on a socket that does not block, before the handshake. It needs the socket to live."""
     made: TlsObject = context._wrap_socket(sock, True)  # type: ignore[attr-defined]  # see decision 0026
+    openssl.return_after_each_message(made, context)
     return made

@@ -28,6 +28,7 @@ from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 from fairlead.carrier.tls.tls_acceptor import TlsAcceptor
+from fairlead.errors import ConfigError
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -61,7 +62,10 @@ class ServerConfig(uvicorn.Config):
         timeouts: tuple[float, float],
         **options: Any,
     ) -> None:
-        """`timeouts` are the seconds for the head and for the body of a request."""
+        """`timeouts` are the seconds for the head and for the body of a request. Raises ConfigError for a certificate
+        where there is no epoll, because the event loop would serve the port without TLS."""
+        if certificate is not None and not AVAILABLE:
+            raise ConfigError("this system cannot serve TLS: expected Linux (remove the certificates)")
         super().__init__(
             app, http=HttpConnection, ws=WebSocketUpgrade, interface="asgi3", server_header=False, **options
         )

@@ -1,9 +1,9 @@
 """Functions of the OpenSSL that Python's `ssl` is linked with, and that it has no name for.
 
-`server_certificate` and `ticket_keys` call them for contexts that they have made. The functions are looked up through
-Python's extension module, so they are certainly those of the library that it uses. A context of Python begins with the
-pointer to OpenSSL's, right behind the header that every object has; this is tried on a context with a telling value
-before it is believed.
+`server_certificate` and `ticket_keys` call them for contexts that they have made, `tls_transport` for a connection. The
+functions are looked up through Python's extension module, so they are certainly those of the library that it uses. A
+context of Python begins with the pointer to OpenSSL's, right behind the header that every object has; this is tried on
+a context with a telling value before it is believed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ SET_GROUPS_LIST: Final = 92
 """SSL_CTRL_SET_GROUPS_LIST of openssl/ssl.h."""
 SET_TICKET_KEYS: Final = 59
 """SSL_CTRL_SET_TLSEXT_TICKET_KEYS of openssl/tls1.h."""
+SET_SESSION_CACHE_MODE, CACHE_NOTHING = 44, 0  # SSL_CTRL_SET_SESS_CACHE_MODE and SSL_SESS_CACHE_OFF of openssl/ssl.h
+CLEAR_MODE, AUTO_RETRY = 78, 4  # SSL_CTRL_CLEAR_MODE and SSL_MODE_AUTO_RETRY of openssl/ssl.h
 
 Pointer: Final = ctypes.c_void_p
 TICKET_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, *(Pointer,) * 5, ctypes.c_int)
@@ -26,6 +28,7 @@ MAC, and 1 to encrypt or 0 to decrypt."""
 
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "SSL_CTX_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
+    "SSL_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
     "SSL_CTX_get_num_tickets": (ctypes.c_size_t, Pointer),
     "SSL_CTX_set_tlsext_ticket_key_evp_cb": (ctypes.c_int, Pointer, TICKET_CALLBACK),
     "EVP_aes_256_cbc": (Pointer,),
@@ -37,8 +40,11 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 @cache
 def library() -> ctypes.CDLL | None:
     """The library, or None if its functions are not to be had: it is older than 3.0, or linked into Python itself."""
+    path = getattr(_ssl, "__file__", None)
+    if path is None:
+        return None  # a name would be looked up in the whole process, which may have loaded another OpenSSL too
     try:
-        found = ctypes.CDLL(getattr(_ssl, "__file__", None))
+        found = ctypes.CDLL(path)
         for name, (result, *arguments) in _SIGNATURES.items():
             function = getattr(found, name)
             function.restype, function.argtypes = result, arguments
@@ -64,3 +70,31 @@ def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
     """Encrypt and decrypt session tickets with this key of 80 bytes. Returns False if that is not possible here."""
     found = library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_TICKET_KEYS, len(key), key) == 1
+
+
+def cache_no_sessions(context: ssl.SSLContext) -> bool:
+    """Let sessions be kept by clients only, as tickets. OpenSSL would keep some 20,000 for clients of TLS 1.2 that take
+    no tickets. Returns False if that is not possible here."""
+    found = library()
+    if found is None:
+        return False
+    found.SSL_CTX_ctrl(pointer(context), SET_SESSION_CACHE_MODE, CACHE_NOTHING, None)
+    return True
+
+
+def return_after_each_message(connection: object, context: ssl.SSLContext) -> bool:
+    """Let a read of Python's connection object return when it has handled a message of TLS itself, such as a key
+    update. By default it goes on to the next record, and does not return while a peer sends nothing else. Returns
+    False if that is not possible here.
+
+    The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`; the last one
+    is compared before the one in the middle is believed.
+    """
+    found = library()
+    if found is None:
+        return False
+    fields = (Pointer * 3).from_address(id(connection) + object.__basicsize__)
+    if fields[2] != id(context):
+        return False
+    found.SSL_ctrl(fields[1], CLEAR_MODE, AUTO_RETRY, None)
+    return True

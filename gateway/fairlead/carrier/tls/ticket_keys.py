@@ -26,7 +26,8 @@ SIZE: Final = 80
 """Bytes of a key: 16 are its name, 32 authenticate (HMAC with SHA-256), 32 encrypt (AES-256 in CBC mode). This is the
 key of OpenSSL and of nginx's `ssl_session_ticket_key`."""
 MOST: Final = 8
-"""The most keys of a file. With a new one every day they are good for a week, which is longer than any ticket."""
+"""The most keys of a file. With a new one every day they are good for a week, the longest life of a ticket (RFC 8446
+§4.6.1). OpenSSL gives tickets two hours."""
 NAME: Final = 16
 UTF8, OCTETS = 4, 5  # OSSL_PARAM_UTF8_STRING and OSSL_PARAM_OCTET_STRING of openssl/core.h
 

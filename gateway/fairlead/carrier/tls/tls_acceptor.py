@@ -4,14 +4,17 @@
 takes becomes a link at once. In every other case an `HttpConnection` gets the same transport, because the state of TLS
 cannot be given to a transport of the event loop.
 
-A step of a handshake takes up to a millisecond of the processor. So the sockets that wait for one are on an epoll of
-their own, which does one step in each turn of the event loop; open links and HTTP requests come in between. The
-listening sockets are on the same epoll: while handshakes wait for their turn, what arrives waits in the kernel.
-Handshake and head together have the time of a request's head, and both count as a connection without a valid token.
+A step of a handshake takes up to a millisecond of the processor, and more with a large RSA key. So the sockets that
+wait for one are on an epoll of their own, which does one step in each turn of the event loop; open links and HTTP
+requests come in between. The listening sockets are on the same epoll: while handshakes wait for their turn, what
+arrives waits in the kernel.
+Handshake and first octets together have the time of a request's head; a request that comes in pieces has this time
+twice, as without TLS. All this while the connection counts as one without a valid token.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import ssl
@@ -67,9 +70,16 @@ class TlsAcceptor(LinkAcceptor):
         link = self._link_in(accepted, data)
         transport = TlsTransport(accepted.leave(), tls, self.links)
         self.links.add(accepted.sock.fileno(), transport)
-        if link is not None:
-            self._open(transport, link, data[link.size :])
-            return
+        try:
+            if link is not None:
+                self._open(transport, link, data[link.size :])
+            else:
+                self._serve_http(transport, data)
+        except Exception:
+            transport.abort()  # the poller would close the socket under it
+            raise
+
+    def _serve_http(self, transport: TlsTransport, data: bytes) -> None:
         http = self._make_http()
         transport.set_protocol(http)
         http.connection_made(transport)
@@ -90,7 +100,8 @@ class TlsAcceptor(LinkAcceptor):
         sock = accepted.leave()
         if reason == "HTTP_REQUEST":
             try:
-                sock.recv(RECORD)  # closing a socket with unread data would reset it, and the answer would be lost
+                with contextlib.suppress(BlockingIOError):
+                    sock.recv(RECORD)  # closing a socket with unread data would reset it, and lose the answer
                 sock.send(NO_TLS)
                 sock.shutdown(socket.SHUT_WR)
             except OSError:

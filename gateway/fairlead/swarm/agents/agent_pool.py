@@ -62,7 +62,7 @@ class AgentPool:
         self._events = 0
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._dialer = PoolDialer(options)
+        self.dialer = PoolDialer(options)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: the delay that a bye has named, in ms."""
@@ -81,7 +81,7 @@ class AgentPool:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._dialer.start()
+        self.dialer.start()
         self._visits.start()
         self._dial_queue.schedule(self._first_attempts(time.monotonic()))
         try:
@@ -103,7 +103,7 @@ class AgentPool:
         self._visits.stop()
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
-        await self._dialer.stop()
+        await self.dialer.stop()
 
     def storm(self) -> None:
         """Drop the links of all agents with the profile `storm`."""
@@ -141,7 +141,7 @@ class AgentPool:
         agent.conn += 1
         agent.due = due
         self.counters.attempts += 1
-        refusal = await self._dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
+        refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
             self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
 

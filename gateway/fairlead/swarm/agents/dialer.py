@@ -42,7 +42,8 @@ class DialRefusal:
 
 class PoolDialer:
     def __init__(self, options: SwarmOptions) -> None:
-        self._url = options.url
+        self.url = options.url
+        """Of the next connection."""
         self._sources = options.sources
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._timer_wheel = UncheckedTimerWheel()
@@ -67,7 +68,7 @@ class PoolDialer:
         """
         try:
             await open_connection(
-                self._url, listener, self._context, subprotocols=(SUBPROTOCOL_MSGPACK,),
+                self.url, listener, self._context, subprotocols=(SUBPROTOCOL_MSGPACK,),
                 headers=self._headers, timeout=DIAL_TIMEOUT,
                 local_address=self._sources[number % len(self._sources)] if self._sources else None,
                 poller=None if from_event_loop else self._poller,
