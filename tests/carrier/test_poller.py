@@ -10,6 +10,7 @@ import select
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -255,6 +256,38 @@ async def test_a_socket_that_the_event_loop_watches_is_paused_filled_and_closed(
     _, another, third_peer = await bench.taken()  # with the same number
     await talk(third_peer, another, 3)
     assert bench.poller.hot is None
+
+
+async def test_a_reset_that_follows_data_is_noticed_by_a_socket_that_the_event_loop_watches(
+    bench: Bench, until: Until
+) -> None:
+    """libuv ends its watch at the first error of a socket, when what arrived before the error is still unread."""
+    transport, recorder, peer = await bench.taken()
+    await talk(peer, recorder)
+    assert bench.poller.hot is transport
+    transport.write(b"closing with unread data is a reset")
+    await until(lambda: not transport.get_write_buffer_size())
+    peer.send(b"the last words")
+    peer.close()
+    await until(lambda: recorder.events)
+    assert (recorder.received[-14:], recorder.events) == (b"the last words", ["ConnectionResetError"])
+    assert bench.poller.hot is None
+
+
+async def test_a_socket_stays_on_the_epoll_when_the_event_loop_cannot_watch_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "the user has too many watches")
+
+    _, recorder, peer = await bench.taken()
+    # The event loop itself cannot be patched: uvloop's is not written in Python.
+    monkeypatch.setattr(bench.poller, "_loop", SimpleNamespace(add_reader=fail, call_soon=lambda *_: None))
+    await talk(peer, recorder)
+    monkeypatch.undo()
+    assert bench.poller.hot is None
+    await talk(peer, recorder, 1)
+    assert recorder.events == []
 
 
 async def test_what_is_written_in_one_turn_is_one_write(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,6 +97,6 @@ def main() -> NoReturn:
     try:
         cli(prog_name="fairlead")
     finally:
-        # The process ends and its memory with it: the interpreter would look for cycles in all that was imported.
+        # The interpreter would look for cycles in all that was imported, though the process and its memory end now.
         gc.freeze()
     raise SystemExit(0)  # never reached, as click exits; it tells the type checker

@@ -31,9 +31,9 @@ BATCH: Final = 256
 MOST_READ: Final = 256 << 10
 """The most bytes that are read from one socket before it is the turn of the next. The same as in asyncio and uvloop."""
 HOT: Final = 64
-"""How often in a row a socket must have been ready alone until the event loop itself watches it. This is the one link
-that is talked to on an idle node: it then costs no second system call, and as much as on a transport. The move takes as
-long as some messages do."""
+"""How often in a row a socket must have been ready alone before the event loop itself watches it. Such a socket is the
+one link that is talked to on an idle node: its messages then need no second system call, and cost as much as on a
+transport. The move itself takes as long as some messages do."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
@@ -168,7 +168,7 @@ class Poller:
         if polled is self.hot is not None:
             self.hot = None
             self._loop.remove_reader(fd)
-        elif events and self._epoll is not None:
+        if events and self._epoll is not None:
             # Closing it is not enough as long as the transport that it has left keeps the other descriptor.
             self._epoll.unregister(fd)
 
@@ -224,22 +224,29 @@ class Poller:
 
     def _heat(self) -> None:
         """Let the event loop watch the socket that was ready alone, in place of the one before, which is quiet now.
-        This is done only with connections that wait for nothing but data."""
+        This is done only with connections that wait for nothing but data.
+
+        The epoll still reports its errors: libuv ends its own watch at the first error of a socket, even if what
+        arrived before the error is still unread.
+        """
+        assert self._epoll is not None
         alone, self._alone = self._alone, None
         if isinstance(alone, SocketTransport) and alone.only_reads:
-            assert self._epoll is not None
-            self._epoll.unregister(alone.fd)  # first, so that the kernel has room for the other
             if self.hot is not None:
                 self._cool(self.hot)
-            self._loop.add_reader(alone.fd, self._wake_hot, alone)
+            try:
+                self._loop.add_reader(alone.fd, self._wake_hot, alone)
+            except OSError:  # the kernel has no memory for a second watch: the epoll is enough
+                return
+            self._epoll.modify(alone.fd, 0)
             self.hot = alone
 
     def _cool(self, hot: SocketTransport) -> None:
         """Watch the socket that the event loop has watched, as all others."""
+        assert self._epoll is not None
         self.hot = None
         self._loop.remove_reader(hot.fd)
-        assert self._epoll is not None
-        self._epoll.register(hot.fd, READABLE)
+        self._epoll.modify(hot.fd, READABLE)
 
     def _wake_hot(self, hot: SocketTransport) -> None:
         self._streak = 0

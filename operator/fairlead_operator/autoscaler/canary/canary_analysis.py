@@ -21,8 +21,9 @@ START_TIMEOUT = 600.0
 of machines can add one."""
 
 PATIENCE = 3
-"""How many times its `seconds` a canary is watched while nothing can be judged. Where most agents have been moved
-within the hour, few may be moved to it in a pass; and a quiet fleet must get its new version all the same."""
+"""A canary of which nothing can be judged is watched for so many times its `seconds`, because few agents may be moved
+to it in a fleet where most have been moved within the hour. It is accepted then, because a quiet fleet must get its new
+version too."""
 
 
 class CanaryState(StrEnum):
