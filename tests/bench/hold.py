@@ -202,15 +202,15 @@ async def hold(given: argparse.Namespace, workers: int, folder: Path) -> dict[st
                 links = links_of(gateway)
             finally:
                 leaving = time.monotonic()
-                told = swarm.end()
+                ended = swarm.end()
             await linked(gateway, 0)
             left = time.monotonic() - leaving
         await store.aclose()
     seconds = idle.at - held.at
-    generator = told["generator"]
+    generator = ended["generator"]
     assert isinstance(generator, dict)
     return {
-        "agents": agents, "workers": workers, "load_before": load, "swarm": told, "links": links,
+        "agents": agents, "workers": workers, "load_before": load, "swarm": ended, "links": links,
         "back_s": back, "left_s": left,
         "before": asdict(before), "held": asdict(held), "commands": ran,
         # Before the commands, of which an agent remembers the ids; less what its processes are without agents.
@@ -224,11 +224,11 @@ async def hold(given: argparse.Namespace, workers: int, folder: Path) -> dict[st
 
 
 def show(f: dict[str, object]) -> None:
-    before, held, told = f["before"], f["held"], f["swarm"]
+    before, held, ended = f["before"], f["held"], f["swarm"]
     assert isinstance(before, dict)
     assert isinstance(held, dict)
-    assert isinstance(told, dict)
-    agents = told["agents"]
+    assert isinstance(ended, dict)
+    agents = ended["agents"]
 
     def grown(key: str) -> list[str]:
         size = held[key] - before[key]
@@ -253,13 +253,13 @@ def show(f: dict[str, object]) -> None:
     )  # fmt: skip
     links = f["links"]
     assert isinstance(links, list)
-    connect, rtt = told["connect"]["welcome"], told["heartbeats"]["rtt"]
+    connect, rtt = ended["connect"]["welcome"], ended["heartbeats"]["rtt"]
     table(
         ["", ""],
         [
-            ["set-up", f"{told['ramp_s']:.1f} s, {agents / told['ramp_s']:,.0f}/s"],
+            ["set-up", f"{ended['ramp_s']:.1f} s, {agents / ended['ramp_s']:,.0f}/s"],
             ["back after the storm, gone in the end, s", f"{f['back_s']:.0f}, {f['left_s']:.0f}"],
-            ["refused, lost, missing", f"{told['connect']['refused'] or 0}, {told['lost']}, {told['missing']}"],
+            ["refused, lost, missing", f"{ended['connect']['refused'] or 0}, {ended['lost']}, {ended['missing']}"],
             ["node and Valkey CPU µs per accept", f"{f['accept_us']:.0f}, {f['accept_valkey_us']:.0f}"],
             ["connect to welcome p50, p99, longest ms",
              f"{connect['p50_ms']:,.1f}, {connect['p99_ms']:,.1f}, {connect['max_ms']:,.1f}"],

@@ -191,7 +191,7 @@ async def calls(store: Pipeliner) -> dict[str, int]:
 
 
 async def spread(scale: NodesScale, folder: Path) -> dict[str, float]:
-    """Links of each worker behind one port, told by the supervisor's merged metrics."""
+    """Links of each worker behind one port, as reported by the supervisor's merged metrics."""
     async with EmbeddedValkey(folder / "spread") as valkey, TimerWheel(silence=3600) as timer_wheel:
         gateway = BenchGateway("spread", valkey.url, folder, "--workers", str(scale.workers))
         with running(gateway):

@@ -29,17 +29,17 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 MODE, EPOLL = sys.argv[1], sys.argv[2] == "True"
 
-def say(*words):
+def report(*words):
     print(*words, flush=True)
 
 class Listener:
     def on_open(self, connection):
         connections.append(connection)
-        say("open")
+        report("open")
     def on_message(self, connection, message):
         connection.send(message)
         heard.set()
-    def on_close(self, connection, code, reason): say("closed", code)
+    def on_close(self, connection, code, reason): report("closed", code)
     def on_silence(self, connection): pass
     def on_writable(self, connection): pass
     def on_overflow(self, connection): pass
@@ -51,7 +51,7 @@ async def link(websocket):
     await attach(websocket, Listener())
 
 async def drain():
-    say("drain begins")
+    report("drain begins")
     if MODE == "fails":
         raise RuntimeError("on purpose")
     if MODE == "hangs":
@@ -60,7 +60,7 @@ async def drain():
         connection.send("drain")
     if MODE == "serves":
         await asyncio.wait_for(heard.wait(), 20)
-    say("drain ends")
+    report("drain ends")
 
 async def main():
     app = Starlette(routes=[WebSocketRoute("/", link)])
@@ -72,10 +72,10 @@ async def main():
             running = tasks.create_task(server.serve())
             while not (server.started and other.started):
                 await asyncio.sleep(0.01)
-            say("port", server.address[1])
+            report("port", server.address[1])
             await running
             other.should_exit = True
-    say("done")
+    report("done")
 
 uvloop.run(main())
 """

@@ -52,7 +52,7 @@ class Client:
 
     def update_key(self) -> None:
         """Python has no name for it."""
-        library = openssl.library()
+        library = openssl.find_library()
         assert library is not None
         inside = cast(Any, self.tls)._sslobj
         connection = (openssl.Pointer * 3).from_address(id(inside) + object.__basicsize__)[1]

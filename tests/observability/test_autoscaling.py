@@ -121,7 +121,7 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         targets = [Target("operator", await operator.address(), {}), *(node.target() for node in nodes)]
         prometheus = stack.enter_context(scraping(tmp_path, targets))
 
-        async def told(expr: str) -> None:
+        async def wait_for(expr: str) -> None:
             try:
                 await asyncio.to_thread(prometheus.wait_for, expr, TIMEOUT)
             except AssertionError as e:
@@ -130,8 +130,8 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         for node in nodes:
             stack.enter_context(ended(node.process))
             stack.enter_context(swarm(node, node.name, FEW))
-        await told(f"fairlead_operator_reported_links == {2 * FEW}")
-        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_stale_reports == 0")
+        await wait_for(f"fairlead_operator_reported_links == {2 * FEW}")
+        await wait_for("fairlead_operator_ready_replicas == 2 and fairlead_operator_stale_reports == 0")
         # What the start was is out of sight of the rates after this.
         began = time.time() + RATE + 2
         await asyncio.sleep(RATE + 2 + IDLE)
@@ -139,11 +139,11 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
 
         for node, more in zip(nodes, (MORE, MORE + UNEVEN), strict=True):
             stack.enter_context(swarm(node, f"more-{node.name}", more))
-        await told("fairlead_operator_desired_replicas == 3")
+        await wait_for("fairlead_operator_desired_replicas == 3")
         # Agents of a swarm come back to the node that they left, so the links stay uneven.
         await world.operate("spread", type="Rebalance")
-        await told("fairlead_operator_rebalance_links > 0")
-        await told("sum(fairlead_moves_total) > 0")
+        await wait_for("fairlead_operator_rebalance_links > 0")
+        await wait_for("sum(fairlead_moves_total) > 0")
         # The third pod is ready, and nothing in it ever beats.
         await world.run_pods(3)
         # A second LinkGateway, of which the API server takes no status: looks at it last, and are given up.
@@ -151,16 +151,16 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         webhook = await world.admin.create(mute(world.namespace, listener.getsockname()[1]))
         try:
             await world.gateway("second")
-            await told("fairlead_operator_gateways == 2")
-            await told("increase(fairlead_operator_reconcile_failures_total[10s]) > 0")
+            await wait_for("fairlead_operator_gateways == 2")
+            await wait_for("increase(fairlead_operator_reconcile_failures_total[10s]) > 0")
         finally:
             name, uid = webhook["metadata"]["name"], webhook["metadata"]["uid"]
             await world.admin.delete("ValidatingWebhookConfiguration", "", name, uid)
-        await told("fairlead_operator_stale_reports == 1")
+        await wait_for("fairlead_operator_stale_reports == 1")
         # An API server that does not answer at all: the lease runs out.
         stack.callback(control_plane.server.send_signal, signal.SIGCONT)
         control_plane.server.send_signal(signal.SIGSTOP)
-        await told("fairlead_operator_leader == 0")
+        await wait_for("fairlead_operator_leader == 0")
         await asyncio.sleep(RATE)
         given = list(answers(prometheus, [AUTOSCALING], idle, (idle[1], time.time())))
     print(table(given))

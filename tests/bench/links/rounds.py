@@ -52,9 +52,9 @@ class RoundClient:
         connection.send(json.dumps({"c": self._number}))
 
     def on_message(self, connection: Connection, message: bytes | str) -> None:
-        told = json.loads(message)
-        if told["c"] != self._number or not isinstance(told["ts"], float | int):
-            self.answered.set_exception(SystemExit(f"client {self._number} was told {message!r}"))
+        answer = json.loads(message)
+        if answer["c"] != self._number or not isinstance(answer["ts"], float | int):
+            self.answered.set_exception(SystemExit(f"client {self._number} got {message!r}"))
         else:
             self.answered.set_result(time.perf_counter())
 

@@ -169,8 +169,8 @@ int main(int count, char **arguments) {
     for (;;) {
         int number = epoll_wait(poller, ready, EVENTS, -1);
         if (asked) { /* there is no garbage: 0 ms */
-            FILE *told = fopen(getenv("BENCH_GC"), "w");
-            if (told) fputs("0.0", told), fclose(told);
+            FILE *report = fopen(getenv("BENCH_GC"), "w");
+            if (report) fputs("0.0", report), fclose(report);
             asked = 0;
         }
         for (int i = 0; i < number; i++) {

@@ -18,7 +18,7 @@ EVEN = 1.02
 IDEAL = 1.1
 """The aim of ten CPU-bound handlers, in times of what the cores need."""
 NOISE = 1.03
-"""A difference below 3 % is none: it is within what two turns of one server differ by."""
+"""Smaller differences are ignored: two turns of the same server differ by as much."""
 REASONS = {
     "picows": "compiled (Cython), and without HTTP, limits, deadlines or a close handshake of its own",
     "socketify": "µWebSockets is C++ and calls Python once for each message",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 
 def find_header(request: Request, name: bytes) -> str | None:
-    """The value of the first header called `name`, which is in lower case; None if there is none."""
+    """Return the value of the first header with that name, or None. `name` must be in lower case."""
     for key, value in request.scope["headers"]:
         if key == name:
             return str(value, "latin-1")

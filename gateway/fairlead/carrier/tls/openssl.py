@@ -38,7 +38,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 
 
 @cache
-def library() -> ctypes.CDLL | None:
+def find_library() -> ctypes.CDLL | None:
     """The library, or None if its functions are not to be had: it is older than 3.0, or linked into Python itself."""
     path = getattr(_ssl, "__file__", None)
     if path is None:
@@ -62,20 +62,20 @@ def pointer(context: ssl.SSLContext) -> int:
 
 def set_groups(context: ssl.SSLContext, groups: str) -> bool:
     """Let only these groups be used for the exchange of keys. Returns False if that is not possible here."""
-    found = library()
+    found = find_library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_GROUPS_LIST, 0, groups.encode()) == 1
 
 
 def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
     """Encrypt and decrypt session tickets with this key of 80 bytes. Returns False if that is not possible here."""
-    found = library()
+    found = find_library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_TICKET_KEYS, len(key), key) == 1
 
 
 def cache_no_sessions(context: ssl.SSLContext) -> bool:
     """Let sessions be kept by clients only, as tickets. OpenSSL would keep some 20,000 for clients of TLS 1.2 that take
     no tickets. Returns False if that is not possible here."""
-    found = library()
+    found = find_library()
     if found is None:
         return False
     found.SSL_CTX_ctrl(pointer(context), SET_SESSION_CACHE_MODE, CACHE_NOTHING, None)
@@ -90,7 +90,7 @@ def return_after_each_message(connection: object, context: ssl.SSLContext) -> bo
     The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`; the last one
     is compared before the one in the middle is believed.
     """
-    found = library()
+    found = find_library()
     if found is None:
         return False
     fields = (Pointer * 3).from_address(id(connection) + object.__basicsize__)

@@ -51,7 +51,7 @@ def process_key() -> bytes:
 
 def use(context: ssl.SSLContext, keys: Sequence[bytes]) -> None:
     """Encrypt session tickets with the first key, and decrypt them with any. Raises ConfigError."""
-    found = openssl.library()
+    found = openssl.find_library()
     if not openssl.set_ticket_key(context, keys[0]) or found is None:
         raise ConfigError(
             "this Python's OpenSSL does not take keys for TLS session tickets: expected OpenSSL 3.0 or newer as a "

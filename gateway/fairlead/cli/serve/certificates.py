@@ -51,20 +51,17 @@ class Certificates:
 
     async def watch(self) -> None:
         """Read files again that have changed: every `INTERVAL` seconds, and at once when SIGHUP comes."""
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, self._wanted.set)
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(INTERVAL * random.uniform(0.9, 1.1)):
-                        await self._wanted.wait()
-                except TimeoutError:
-                    pass
-                self._wanted.clear()
-                for certificate in self._by_port.values():
-                    certificate.reload()
-        finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+        # The handler stays when this ends: by default, SIGHUP would end the process before it has stopped in order.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._wanted.set)
+        while True:
+            try:
+                async with asyncio.timeout(INTERVAL * random.uniform(0.9, 1.1)):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            for certificate in self._by_port.values():
+                certificate.reload()
 
     def _watch_metrics(self, metrics: Metrics) -> None:
         every = self._by_port

@@ -51,8 +51,8 @@ func serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func collect(told chan os.Signal) {
-	for range told {
+func collect(signals chan os.Signal) {
+	for range signals {
 		started := time.Now()
 		debug.FreeOSMemory()
 		took := fmt.Sprint(float64(time.Since(started).Microseconds()) / 1e3)
@@ -63,8 +63,8 @@ func collect(told chan os.Signal) {
 }
 
 func main() {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGUSR1)
-	go collect(told)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	go collect(signals)
 	panic(http.ListenAndServe("127.0.0.1:"+os.Args[1], http.HandlerFunc(serve)))
 }

@@ -38,8 +38,8 @@ func (echo) OnMessage(socket *gws.Conn, message *gws.Message) {
 	_ = socket.WriteMessage(gws.OpcodeText, answer)
 }
 
-func collect(told chan os.Signal) {
-	for range told {
+func collect(signals chan os.Signal) {
+	for range signals {
 		started := time.Now()
 		debug.FreeOSMemory()
 		took := fmt.Sprint(float64(time.Since(started).Microseconds()) / 1e3)
@@ -50,9 +50,9 @@ func collect(told chan os.Signal) {
 }
 
 func main() {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, syscall.SIGUSR1)
-	go collect(told)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	go collect(signals)
 	// Small buffers, as for gorilla.
 	upgrader := gws.NewUpgrader(&echo{}, &gws.ServerOption{
 		ReadBufferSize: 1024, WriteBufferSize: 1024, SubProtocols: []string{"fairlead.v1.msgpack"},
