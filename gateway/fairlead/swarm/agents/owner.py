@@ -18,7 +18,7 @@ A_contra = TypeVar("A_contra", contravariant=True)
 """The class of the agents."""
 
 
-class AgentOwner(Protocol[A_contra]):
+class SimulatedAgentOwner(Protocol[A_contra]):
     """The owner of simulated agents: they report to it what happens, and get from it what they share."""
 
     options: SwarmOptions

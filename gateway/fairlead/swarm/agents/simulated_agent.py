@@ -13,7 +13,7 @@ import time
 
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
-from fairlead.swarm.agents.owner import AgentOwner
+from fairlead.swarm.agents.owner import SimulatedAgentOwner
 from fairlead.swarm.agents.simulated_commands import SimulatedCommands
 from fairlead.swarm.counters import Counters
 from fairlead.swarm.profile import Profile
@@ -50,7 +50,7 @@ class SimulatedAgent:
         "welcomed",
     )  # fmt: skip
 
-    def __init__(self, pool: AgentOwner[SimulatedAgent], number: int, profile: Profile) -> None:
+    def __init__(self, pool: SimulatedAgentOwner[SimulatedAgent], number: int, profile: Profile) -> None:
         self.pool = pool
         self.number = number
         self.profile = profile
