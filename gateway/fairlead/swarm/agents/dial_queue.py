@@ -1,7 +1,7 @@
-"""Connection attempts by when they are due, a limited number of them in progress.
+"""A queue of connection attempts, ordered by when they are due, of which a limited number are in progress.
 
-The pool adds them, first ones and retries alike, and is called for each. An attempt that has to wait for others keeps
-its time, so that latencies count from when it was due.
+The pool adds them, first attempts and retries alike, and the queue calls it for each. An attempt that has to wait for
+others keeps its time, so that latencies count from when it was due.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Coroutine, Iterator
 
 CONCURRENT = 256
-"""Attempts in progress in one process: more would only wait for each other in the gateway's backlog."""
+"""Maximum number of attempts in progress in one process: more would only wait in the gateway's backlog."""
 
 
 class DialQueue:
@@ -26,8 +26,8 @@ class DialQueue:
         self._in_progress: set[asyncio.Task[None]] = set()
 
     def schedule(self, first: Iterator[tuple[float, int]]) -> None:
-        """The first attempts, in order of time. Each is taken when the one before it is due: a million would otherwise
-        wait here, with a hundred bytes each.
+        """Schedule the first attempts, which are in order of time. Each is taken from the iterator when the one before
+        it is due: otherwise a million of them would wait here, with a hundred bytes each.
         """
         self._first = first
         self._add_first()

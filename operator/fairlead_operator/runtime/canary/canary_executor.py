@@ -1,8 +1,8 @@
 """Runs the canary of a new pod template: holds the Deployment at a few new pods, and accepts or withholds the template.
 
-Each reconciler has one. `stage` changes what a pass applies, and `observe` judges what the pass has seen.
-`autoscaler.canary` decides. The pods of a canary are the first ones of the Deployment's rollout, so that agents that
-are on them when it succeeds stay there. A problem with it never lets a template through: without the accepted template
+Each reconciler has one. `stage` changes what a pass applies, and `observe` judges what the pass has seen, by the
+decisions of `autoscaler.canary`. The pods of a canary are the first ones of the Deployment's rollout, so agents on them
+stay there when it succeeds. A problem never lets an unchecked template through: if the accepted template is unknown,
 the Deployment is not applied.
 """
 
@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 CONDITION = "CanarySucceeded"
 
 TemplateCheck: TypeAlias = Callable[[Object, Object, LinkGatewaySpec], Awaitable[None]]
-"""Raises PolicyViolation unless the pods may get the first template; the second one is that of the spec."""
+"""Raises PolicyViolation unless the pods may get the first template. The second one is the template of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryPass:
-    """What one pass has seen, as far as it concerns a canary."""
+    """What one pass has seen that concerns a canary."""
 
     fleet: FleetObservation
     deployment: Object
@@ -73,7 +73,7 @@ class CanaryExecutor:
         self._metrics = metrics
         self._accepted = AcceptedTemplate(cluster, owner)
         self._template: Object = {}
-        """The one that the spec of this pass asks for."""
+        """The template for which the spec of this pass asks."""
         self._stage = RolloutStage.NORMAL
         self._history = CanaryHistory()
         self._promoting_since: float | None = None
@@ -136,11 +136,12 @@ class CanaryExecutor:
         return self._stage is RolloutStage.CANARY
 
     async def observe(self, seen: CanaryPass) -> CanaryReport | None:
-        """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns what
-        the status says of the canary."""
+        """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns the
+        canary's part of the status.
+        """
         self._replicas, before = seen.fleet.replicas, seen.report.before.canary
         if before is not None and before.template != hash_of(self._template):
-            before = None  # the spec asks for another template now
+            before = None  # the spec now asks for another template
         after: CanaryReport | None
         if self._stage is RolloutStage.CANARY:
             after = await self._observe_canary(seen, before)
