@@ -136,7 +136,7 @@ class AgentPool:
 
     # -- connecting ----------------------------------------------------------------------------------
 
-    async def _dial(self, index: int, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
         agent.conn += 1
         agent.due = due
@@ -144,6 +144,7 @@ class AgentPool:
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
             self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
+        return refusal is None
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
@@ -157,6 +158,9 @@ class AgentPool:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
         self._dial_queue.add(now + wait / 1000, index)
+
+    def _answered(self, agent: SimulatedAgent) -> None:
+        self._dial_queue.answered(agent.number // self.options.processes)
 
     # -- called by the agents ------------------------------------------------------------------------
 
@@ -183,6 +187,7 @@ class AgentPool:
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()
         self.counters.welcomes += 1
+        self._answered(agent)
         if agent.due is not None:
             self.counters.connect.add(now - agent.due)
         if agent.since == 0.0:
@@ -247,6 +252,7 @@ class AgentPool:
 
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
         """An attempt ended before welcome; `how` is the key of the counter."""
+        self._answered(agent)
         count(self.counters.refused, how)
         self.counters.last_refusal = words
         if wait is None and how in MISCONFIGURED:
@@ -258,6 +264,7 @@ class AgentPool:
 
     def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None:
         """The gateway broke the protocol; the next node may run another version. `was_welcomed`: on the link in use."""
+        self._answered(agent)
         self.counters.violations += 1
         self.counters.lost += was_welcomed
         if not (was_welcomed and agent.moving):
