@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
-from fairlead.swarm.agents.dial_queue import DialQueue
+from fairlead.swarm.agents.dial_queue import DialQueue, concurrent
 from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 from fairlead.swarm.agents.visits import TICK, Visits
@@ -63,7 +63,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
-        self._dial_queue = DialQueue(self._dial)
+        self._dial_queue = DialQueue(self._dial, concurrent(options.processes))
         self._waits: dict[int, float] = {}
         """By index: the delay in ms that a bye has specified."""
         self._recent = 0.0
@@ -136,7 +136,7 @@ class AgentPool:
 
     # -- connecting ----------------------------------------------------------------------------------
 
-    async def _dial(self, index: int, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
         agent.conn += 1
         agent.due = due
@@ -144,6 +144,7 @@ class AgentPool:
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
             self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
+        return refusal is None
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
@@ -157,6 +158,9 @@ class AgentPool:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
         self._dial_queue.add(now + wait / 1000, index)
+
+    def _answered(self, agent: SimulatedAgent) -> None:
+        self._dial_queue.answered(agent.number // self.options.processes)
 
     # -- called by the agents ------------------------------------------------------------------------
 
@@ -183,6 +187,7 @@ class AgentPool:
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()
         self.counters.welcomes += 1
+        self._answered(agent)
         if agent.due is not None:
             self.counters.connect.add(now - agent.due)
         if agent.since == 0.0:
@@ -247,6 +252,7 @@ class AgentPool:
 
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
         """An attempt ended before welcome; `how` is the key of the counter."""
+        self._answered(agent)
         count(self.counters.refused, how)
         self.counters.last_refusal = words
         if wait is None and how in MISCONFIGURED:
@@ -260,6 +266,7 @@ class AgentPool:
         """The gateway violated the protocol. The agent reconnects, because another node may run another version.
         `was_welcomed`: it was on the link in use.
         """
+        self._answered(agent)
         self.counters.violations += 1
         self.counters.lost += was_welcomed
         if not (was_welcomed and agent.moving):

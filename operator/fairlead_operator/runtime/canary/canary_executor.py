@@ -121,7 +121,7 @@ class CanaryExecutor:
         return deployment
 
     async def _present_replicas(self) -> int:
-        """Pods that the Deployment asks for; 0 if there is none. A canary that the last leader has begun keeps its size."""
+        """Pods that the Deployment asks for; 0 if there is none. So a canary of the last leader keeps its size."""
         found = await self._cluster.find("Deployment", self._owner.namespace, self._owner.name)
         return 0 if found is None else int(found["spec"].get("replicas", 0))
 
