@@ -11,7 +11,7 @@ from fairlead.telemetry.tracing import wall_ns
 
 
 class DeliveryQueue(dict[str, CommandTiming]):
-    """The time stamps of the waiting commands, by id, in the order in which they are sent."""
+    """The timestamps of the waiting commands, by id, in the order in which they are sent."""
 
     __slots__ = ("sending",)
 

@@ -1,9 +1,9 @@
-"""What one session keeps for telemetry: the time stamps of its opening and of its commands, and the durations of its
+"""What one session keeps for telemetry: the timestamps of its opening and of its commands, and the durations of its
 commands and round trips.
 
-The session and the telemetry recorder (in `routing`) write the time stamps, and the recorder makes metrics and spans
-of them. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own,
-so that it costs an idle link nothing but its slots.
+The session and the telemetry recorder (in `routing`) write the timestamps, and the recorder makes metrics and spans of
+them. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own, so that
+it costs an idle link nothing but its slots.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LinkTelemetry(PendingMessages):
     def __init__(self, handler: SessionHandler, window: int, opening: list[int] | None) -> None:
         super().__init__(handler, window)
         self._opening: list[int] | bytes | None = opening
-        """The time stamps of the link's opening: a list until welcome, then packed, empty once they are taken for
+        """The timestamps of the link's opening: a list until welcome, then packed, empty once they are taken for
         export, and None if nobody needs them."""
         self._round_trips: bytes | None = None
         """The last round trip that the agent reported, and the histogram of all, packed: most of what telemetry costs
@@ -39,7 +39,7 @@ class LinkTelemetry(PendingMessages):
         self.tally: CommandStats | None = None
         """The durations of the commands that ended on this link; created with the first one."""
         self.timings: dict[str, CommandTiming] | None = None
-        """The time stamps of the open commands that were sent, or taken over, on this link."""
+        """The timestamps of the open commands that were sent, or taken over, on this link."""
 
     # -- the opening of the link -------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class LinkTelemetry(PendingMessages):
             self._opening[step] = time.time_ns()
 
     def finish_opening(self, keep: bool) -> list[int] | None:
-        """Record that welcome was just sent. Returns all time stamps of the opening, or None if none were taken. With
+        """Record that welcome was just sent. Returns all timestamps of the opening, or None if none were taken. With
         `keep`, they can be taken for export later."""
         stamps = self._opening
         if not isinstance(stamps, list):
@@ -59,7 +59,7 @@ class LinkTelemetry(PendingMessages):
         return stamps
 
     def take_opening(self) -> list[int] | None:
-        """Return the time stamps that were kept to the first caller, who exports them, and None to all later ones."""
+        """Return the timestamps that were kept, and forget them: the caller exports them. None if there are none."""
         if not isinstance(self._opening, bytes) or self._opening == _EXPORTED:
             return None
         stamps, self._opening = unpack_opening(self._opening), _EXPORTED
@@ -98,7 +98,7 @@ class LinkTelemetry(PendingMessages):
         self.timings[command] = timing
 
     def stop_timing(self, command: str) -> CommandTiming | None:
-        """Remove and return the time stamps of a command that is over on this link."""
+        """Remove and return the timestamps of a command that is over on this link."""
         timings = self.timings
         if timings is None:
             return None
@@ -108,7 +108,7 @@ class LinkTelemetry(PendingMessages):
         return timing
 
     def stop_timings(self) -> dict[str, CommandTiming]:
-        """Remove and return the time stamps of all commands that are open when the link closes."""
+        """Remove and return the timestamps of all commands that are open when the link closes."""
         timings, self.timings = self.timings or {}, None
         return timings
 

@@ -52,7 +52,7 @@ class Session(LinkTelemetry):
     def __init__(
         self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
     ) -> None:
-        """`window` is the credit in bytes with which each command starts; `opening` has the time stamps of the link's
+        """`window` is the credit in bytes with which each command starts; `opening` has the timestamps of the link's
         opening."""
         super().__init__(handler, window, opening)
         self.codec = codec

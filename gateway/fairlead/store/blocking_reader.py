@@ -29,6 +29,7 @@ READ_TIMEOUT = 5.0
 ENTRIES = 256
 """Entries per read. It bounds the memory for one read and the time for which its handling blocks the event loop."""
 START = "0-0"
+"""The id before the first entry of any stream."""
 
 
 class Entry(msgspec.Struct, frozen=True):
