@@ -143,7 +143,7 @@ class AgentPool:
         self.counters.attempts += 1
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
-            self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
+            self.refused(agent, refusal.reason, refusal.message, time.monotonic(), refusal.wait_ms)
         return refusal is None
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
@@ -250,14 +250,14 @@ class AgentPool:
         elif not agent.moving:  # otherwise its next link waits for welcome, or an attempt is due already
             self.reconnect(agent, now)
 
-    def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
-        """An attempt ended before welcome; `how` is the key of the counter."""
+    def refused(self, agent: SimulatedAgent, reason: str, message: str, now: float, wait: float | None = None) -> None:
+        """Count an attempt that ended before welcome, by its `reason`. `wait` is the time in ms until the next one."""
         self._answered(agent)
-        count(self.counters.refused, how)
-        self.counters.last_refusal = words
-        if wait is None and how in MISCONFIGURED:
+        count(self.counters.refused, reason)
+        self.counters.last_refusal = message
+        if wait is None and reason in MISCONFIGURED:
             wait = self._policy.cap * random.uniform(0.5, 1.0)
-        if how.startswith("close ") and not may_reconnect(int(how.removeprefix("close "))):
+        if reason.startswith("close ") and not may_reconnect(int(reason.removeprefix("close "))):
             self.counters.rejected += 1
         else:
             self.reconnect(agent, now, wait)
