@@ -6,7 +6,7 @@ The rooms, from the top down; each imports only rooms below it:
 - `app`: the HTTP API, the agents' endpoint and the admin port
 - `agent`, `client`: the SDK for agents, and the Python client of the HTTP API
 - `mock`, `swarm`: a gateway that plays test vectors, and a load generator
-- `node`: one gateway process, put together
+- `node`: creates the parts of one gateway process and joins them
 - `routing`: commands to agents, results to callers
 - `hub`, `bus`, `fleet`, `carrier`: the sessions of this node, doorbells between nodes, what Redis holds, WebSockets
 - `wire`, `store`: the link protocol without I/O, and the one client of Redis

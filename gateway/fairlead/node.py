@@ -1,7 +1,7 @@
 """One gateway node: creates everything that this process holds, joins it, and starts and stops it in order.
 
-Hub, bus, fleet and carrier meet only here and in `routing`. The command line and the tests create a node; it opens no
-port, `app` serves it. Its loops belong to it and end with it.
+Hub, bus, fleet and carrier meet only here and in `routing`. The command line and the tests create a node. It opens no
+port: `app` serves it. Its loops belong to it and end with it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Node:
         )
         self._inbox.on_doorbells = self.routing.doorbells.handle
         self._store.on_wrong_type = KeyTypes(self._store).check
-        # A server that was killed may have lost its last moment, and with it claims of this node.
+        # A server that was killed may have lost its last writes, and with them claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
         watch_links(metrics, self.hub, settings.capacity)
@@ -101,8 +101,8 @@ class Node:
         try:
             if not await self._store.wait_available(FIRST_CONTACT):
                 raise ConfigError(
-                    f"{self._store.last_error.message} (waited {FIRST_CONTACT:g} s): is the address right, "
-                    "and does the server run?"
+                    f"{self._store.last_error.message} (waited {FIRST_CONTACT:g} s; check the address, and that the "
+                    "server runs)"
                 )
             await check_server(self._store)
             await self._inbox.start()
@@ -114,15 +114,15 @@ class Node:
         self._loops = [asyncio.create_task(self._watched(loop)) for loop in self.routing.loops()]
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
-        """Run a loop. Nobody awaits it, so an error that ends it, which is a defect, is logged and makes the node
-        unready."""
+        """Run a loop. An error that ends it is a defect. It is logged and makes the node unready, because nobody awaits
+        the loop."""
         try:
             await loop
         except asyncio.CancelledError:
             raise
         except BaseException:
-            logger.exception("a loop of this node died: the node must be restarted")
-            self.routing.readiness.problem = "a loop of this node died: restart it"
+            logger.exception("a loop of this node has failed: the node must be restarted")
+            self.routing.readiness.problem = "a loop of this node has failed: restart it"
 
     def unready(self) -> str:
         """Why this node should get no new links; "" if it should."""

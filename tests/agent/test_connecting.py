@@ -113,9 +113,9 @@ def answering(answer: bytes) -> AbstractAsyncContextManager[int]:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"SSH-2.0-OpenSSH\r\n", "is no HTTP proxy"),
+        (b"SSH-2.0-OpenSSH\r\n", "is not an HTTP proxy"),
         (b"HTTP/1.1 200 OK\r\n\r\nsurplus", "more than its answer"),
-        (b"", "hung up"),
+        (b"", "closed the connection: no answer to CONNECT"),
     ],
 )
 async def test_an_answer_that_is_not_from_a_proxy_is_explained(

@@ -81,7 +81,7 @@ class Incomplete:
     """A connection that keeps half of a message, as the read scheduler sees it."""
 
     listener = None
-    closing = ripe = False
+    closing = keeps_frames = False
     wanted = unparsed = 0
 
     def __init__(self) -> None:

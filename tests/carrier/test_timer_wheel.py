@@ -132,7 +132,7 @@ async def test_deadlines_of_one_length_are_one_queue() -> None:
 async def test_the_wheel_has_one_timer_and_stops() -> None:
     timer_wheel = TimerWheel(tick=0.01)
     timer_wheel.start()
-    with pytest.raises(RuntimeError, match="runs already"):
+    with pytest.raises(RuntimeError, match="already running"):
         timer_wheel.start()
     timer_wheel.stop()
     timer_wheel.stop()

@@ -146,7 +146,7 @@ async def test_a_command_that_was_refused_never_runs(
         problem = answer.json()
         assert (answer.status_code, problem["code"], problem["temporary"]) == (503, "bus_unavailable", True), problem
         # Told by the node, which gave up, or by the script in Redis, which found the command too old: both are sure.
-        assert "was not taken in" in problem["detail"] or "was not executed" in problem["detail"], problem
+        assert "was not accepted" in problem["detail"] or "was not executed" in problem["detail"], problem
     assert (await api.agent(peer.agent))["open_commands"] == []
     command = await api.start(peer.agent, method="after")
     cmd = await peer.command()

@@ -87,7 +87,7 @@ async def test_agent_whose_row_is_of_another_type_harms_nobody_else_and_connects
     good, bad = await dial(gateway), await dial(gateway)
     await good.greet()
     await store.submit("SET", agent_key(bad.agent), "a note")
-    with pytest.raises(websockets.ConnectionClosedError, match="could not take this agent in"):
+    with pytest.raises(websockets.ConnectionClosedError, match="could not register this agent"):
         await bad.greet()
     command = await api.start(good.agent)
     assert (await good.command()).id == command

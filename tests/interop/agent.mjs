@@ -197,7 +197,7 @@ class Stream {
     const first = this.held.length ? this.held[0].n ?? this.held[0].total : this.next;
     if (first !== have) {
       this.stop();
-      const error = { code: "results_gap", message: "a part of the results was lost behind the gateway" };
+      const error = { code: "results_gap", message: "the gateway has lost some of the results that it had stored" };
       [this.held, this.heldBytes] = [[{ t: 7, id: this.id, total: have, state: "error", error }], 0];
     }
     [this.cursor, this.room, this.inRoom] = [0, window, window];

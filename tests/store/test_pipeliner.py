@@ -152,5 +152,5 @@ async def test_a_cancelled_call_does_not_disturb_its_neighbours(pipeliner: Pipel
 async def test_hashes_are_returned_as_flat_lists(pipeliner: Pipeliner) -> None:
     await pipeliner.submit("HSET", "hash", "a", 1, "b", 2.5)
     assert table(await pipeliner.submit("HGETALL", "hash")) == {b"a": b"1", b"b": b"2.5"}
-    with pytest.raises(StoreError, match="is not a list"):
+    with pytest.raises(StoreError, match="expected a list"):
         table(await pipeliner.submit("GET", "nothing"))

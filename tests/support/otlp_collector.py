@@ -33,7 +33,7 @@ class Span:
     kind: str
     start: int
     end: int
-    facts: dict[str, object]
+    attributes: dict[str, object]
     resource: dict[str, object]
     failed: bool
     message: str
@@ -79,17 +79,17 @@ class Collector:
         self.requests += 1
         request = ExportTraceServiceRequest.FromString(body)
         for source in request.resource_spans:
-            resource = _facts(source.resource.attributes)
+            resource = _attributes(source.resource.attributes)
             for scope in source.scope_spans:
                 self.spans += [_read(span, resource) for span in scope.spans]
 
     def trace(self, trace: str) -> list[Span]:
         return [span for span in tuple(self.spans) if span.trace == trace]
 
-    def named(self, name: str, **facts: object) -> list[Span]:
+    def named(self, name: str, **attributes: object) -> list[Span]:
         """All spans of that name with those attributes (dots written as `__`)."""
-        wanted = {key.replace("__", "."): value for key, value in facts.items()}
-        return [s for s in tuple(self.spans) if s.name == name and wanted.items() <= s.facts.items()]
+        wanted = {key.replace("__", "."): value for key, value in attributes.items()}
+        return [s for s in tuple(self.spans) if s.name == name and wanted.items() <= s.attributes.items()]
 
     def wait(self, condition: Callable[[], bool], what: str = "") -> None:
         """Until it holds; the message shows what came instead."""
@@ -137,13 +137,13 @@ def _read(span: Encoded, resource: dict[str, object]) -> Span:
     return Span(
         span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), span.name,
         Encoded.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"), span.start_time_unix_nano,
-        span.end_time_unix_nano, _facts(span.attributes), resource, span.status.code == 2, span.status.message,
+        span.end_time_unix_nano, _attributes(span.attributes), resource, span.status.code == 2, span.status.message,
         [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         [event.name for event in span.events],
     )  # fmt: skip
 
 
-def _facts(attributes: object) -> dict[str, object]:
+def _attributes(attributes: object) -> dict[str, object]:
     found: dict[str, object] = {}
     for item in attributes:  # type: ignore[attr-defined]  # a repeated field
         assert isinstance(item, KeyValue)

@@ -172,4 +172,9 @@ async def test_an_aggregator_logs_the_first_event_at_once_and_counts_the_rest(
     )  # its second is not over: counted, and told at the end
     digest.aclose()
     assert [line.get("count") for line in handler.logged[3:]] == [1]
+    logger.setLevel(logging.WARNING)
+    for n in range(3):
+        digest.note("connections closed", "one", logging.WARNING, "connection %d closed", n)
+    digest.aclose()
+    assert [(line["level"], line.get("count")) for line in handler.logged[4:]] == [("warning", None), ("warning", 2)]
     assert sys.getsizeof(digest) < 1000

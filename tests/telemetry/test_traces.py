@@ -58,7 +58,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
 
     root = only(spans, "command greet")
     assert (root.parent, root.kind, root.failed) == ("", "SERVER", False)
-    assert root.facts["fairlead.state"] == "ok"
+    assert root.attributes["fairlead.state"] == "ok"
     assert children(spans, root) == {"api.accept", "api.follow", "doorbell", "deliver", "agent", "end"}
     assert children(spans, only(spans, "api.accept")) == {"dispatch"}
     assert children(spans, only(spans, "agent")) == {"first byte", "run greet"}
@@ -79,7 +79,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
 
     # All of it is of one session, and linked to its opening.
     row = (await platform.get("/v1/agents/traced-1"))["link"]["sid"]
-    assert {span.facts.get("session.id") for span in spans if span.name != "look up"} == {row}
+    assert {span.attributes.get("session.id") for span in spans if span.name != "look up"} == {row}
     collector.wait(lambda: bool(collector.named("session.open", session__id=row)), "the opening")
     opening = collector.named("session.open", session__id=row)[0]
     ours = [span for span in spans if span.resource["service.name"] == "fairlead"]
@@ -107,10 +107,11 @@ async def test_the_end_of_a_link_is_a_span_with_its_totals(
     close = collector.named("session.close", session__id=sid)[0]
     assert close.trace == collector.named("session.open", session__id=sid)[0].trace
     assert close.end - close.start < 1e9, "no span lives as long as a link"
-    assert (close.facts["fairlead.close_code"], close.facts["fairlead.closed_by"]) == (4004, "gateway")
-    assert close.facts["fairlead.commands"] == 1
-    assert float(str(close.facts["fairlead.duration_s"])) > 1
-    assert 0 < float(str(close.facts["fairlead.rtt_p50_ms"])) <= float(str(close.facts["fairlead.rtt_p99_ms"])) < 1000
+    assert (close.attributes["fairlead.close_code"], close.attributes["fairlead.closed_by"]) == (4004, "gateway")
+    assert close.attributes["fairlead.commands"] == 1
+    assert float(str(close.attributes["fairlead.duration_s"])) > 1
+    p50, p99 = (float(str(close.attributes[f"fairlead.rtt_{share}_ms"])) for share in ("p50", "p99"))
+    assert 0 < p50 <= p99 < 1000
 
 
 async def test_the_callers_decision_is_honoured(
@@ -155,12 +156,12 @@ async def test_failed_and_slow_commands_are_kept_without_sampling(
         root = next(span for span in spans if span.name.startswith("command "))
         assert children(spans, root) >= STAY | {"api.accept", "api.follow"}
     assert only(collector.trace(failed), "command fail").failed
-    assert only(collector.trace(failed), "command fail").facts["error.type"] == "handler_failed"
+    assert only(collector.trace(failed), "command fail").attributes["error.type"] == "handler_failed"
     assert not only(collector.trace(slow), "command wait").failed
     for trace in (silent, late):
         collector.wait(lambda trace=trace: len(collector.trace(trace)) >= 5, "one that nobody follows")  # type: ignore[misc]
         assert {span.name for span in collector.trace(trace)} >= STAY
-    assert only(collector.trace(late), "command wait").facts["fairlead.state"] == "timeout"
+    assert only(collector.trace(late), "command wait").attributes["fairlead.state"] == "timeout"
     # The link on which something was worth keeping is told too; the quick command is not.
     collector.wait(lambda: bool(collector.named("session.open", fairlead__agent="kept-1")), "the opening")
     assert not collector.trace(quick)
@@ -183,7 +184,7 @@ async def test_a_command_to_an_absent_agent_is_kept(
     failing = (await platform.post("absent-1", "fail")).replace("-", "")
     collector.wait(lambda: bool(collector.trace(failing)), "the failed one behind them")
     assert not collector.trace(command.replace("-", ""))
-    assert not [span for span in collector.spans if span.facts.get("fairlead.agent") == "nobody"]
+    assert not [span for span in collector.spans if span.attributes.get("fairlead.agent") == "nobody"]
 
 
 async def test_a_command_that_changes_its_link_stays_one_trace(
@@ -206,10 +207,10 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
     collector.wait(lambda: bool(collector.named("command wait")), "the whole command")
     spans = collector.trace(trace)
     root = only(spans, "command wait")
-    assert (root.parent, root.facts["session.id"]) == (parent, second)
+    assert (root.parent, root.attributes["session.id"]) == (parent, second)
     lost, last = sorted((span for span in spans if span.name == "agent"), key=lambda span: span.start)
-    assert (lost.facts["session.id"], lost.message) == (first, "link lost")
-    assert (last.facts["session.id"], last.failed) == (second, False)
+    assert (lost.attributes["session.id"], lost.message) == (first, "link lost")
+    assert (last.attributes["session.id"], last.failed) == (second, False)
     assert only(spans, "run wait").parent == lost.id, "the handler began under the first link"
     assert len([span for span in spans if span.name == "deliver"]) == 1
 

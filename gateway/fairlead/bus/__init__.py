@@ -1,2 +1,2 @@
-"""What nodes tell each other. `doorbell` defines the messages and their encoding, `inbox` sends and receives them
-through Redis streams."""
+"""Notifications between nodes: `doorbell` defines them and their encoding, `inbox` sends and receives them through
+Redis streams."""

@@ -126,14 +126,14 @@ _one_decoder: msgspec.msgpack.Decoder[Doorbell] = msgspec.msgpack.Decoder(Doorbe
 
 
 def encode(doorbells: Sequence[Doorbell]) -> bytes:
-    """One entry. Raises ValueError for more than MAX_PER_ENTRY doorbells."""
+    """Encode one stream entry. Raises ValueError for more than MAX_PER_ENTRY doorbells."""
     if len(doorbells) > MAX_PER_ENTRY:
         raise ValueError(f"{len(doorbells)} doorbells in one entry: expected at most {MAX_PER_ENTRY}")
     return _encoder.encode(doorbells)
 
 
 def decode(payload: bytes) -> list[Doorbell]:
-    """The doorbells of one entry, without those that this version does not know; none if the entry is malformed."""
+    """Decode one stream entry, without the doorbells that this version does not know; [] if the entry is malformed."""
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError:
@@ -153,7 +153,7 @@ def _known(payload: bytes) -> Iterator[Doorbell]:
 
 
 def in_entries(doorbells: Iterable[Doorbell]) -> Iterator[list[Doorbell]]:
-    """`doorbells` in lists that each fit one entry."""
+    """Split `doorbells` into lists that each fit into one entry."""
     remaining = iter(doorbells)
     while entry := list(islice(remaining, MAX_PER_ENTRY)):
         yield entry

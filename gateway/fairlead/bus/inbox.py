@@ -1,6 +1,6 @@
 """A node's inbox: a Redis stream in which other nodes ring this one, and the sender that rings them.
 
-The node owns one inbox, `routing` rings through it. A doorbell is a hint: of the node that dispatches a command and the
+The node owns one inbox; `routing` rings through it. A doorbell is a hint: of the node that dispatches a command and the
 node that claims its agent, whichever comes second finds the other's work in Redis, and sweeps find the rest. Therefore
 `ring` never waits and never fails. The reader's connection can stop receiving without an error (a half-open TCP
 connection blocks for ever), so `check` sends a canary through Redis and waits for it. Doorbells are added with
@@ -28,9 +28,10 @@ TTL = 150
 MAX_ENTRIES = 10_000
 """The bound of an inbox whose node does not read. A node that reads trims its inbox with each heartbeat."""
 CANARY_DEADLINE = 3.0
-"""Seconds. A canary takes milliseconds, and a reader that is reconnecting (1 s at most) still receives it in time."""
+"""Seconds in which a canary must come back. It takes milliseconds, and a reader that is reconnecting (at most 1 s)
+still receives it in time."""
 STALLED_AFTER = 2
-"""Consecutive late canaries: the first one restarts the reader, the second one says that this did not help."""
+"""Consecutive late canaries: the first one restarts the reader, the second one shows that this did not help."""
 
 
 def inbox_key(lease: str) -> str:
@@ -51,7 +52,7 @@ class Inbox:
         self._url = url
         self._node = node
         self.on_doorbells = on_doorbells
-        """Called with all doorbells for this node, its own included, but never from within `ring`."""
+        """Called with all doorbells for this node, including its own, but never from within `ring`."""
         self._address = f"{node}#{epoch}"
         self._reader = self._new_reader()
         self._outgoing: dict[str, list[Doorbell]] = {}
@@ -79,7 +80,8 @@ class Inbox:
         return self._late_canaries >= STALLED_AFTER
 
     async def start(self) -> None:
-        """Create the inbox and receive. Raises BusUnavailable; the next `refresh` creates the inbox then."""
+        """Create the inbox and start to receive. Raises BusUnavailable if it cannot be created; the next `refresh` then
+        creates it."""
         self._reader.start()
         await self._create()
 
@@ -113,8 +115,7 @@ class Inbox:
             await self._recreate()
 
     def ring(self, lease: str, doorbells: Iterable[Doorbell]) -> None:
-        """Ring the node that has this lease. What is rung in one turn of the event loop goes out as one entry a
-        node."""
+        """Ring the node that has this lease. All doorbells for a node in one turn of the event loop form one entry."""
         if not self._outgoing:
             asyncio.get_running_loop().call_soon(self._send)
         self._outgoing.setdefault(lease, []).extend(doorbells)

@@ -21,7 +21,7 @@ from fairlead.wire.websocket.frames import close_payload
 logger = logging.getLogger("fairlead.carrier")
 
 OVERHEAD: Final = 256
-"""Bytes that a queued message is counted for in addition to its payload, so that empty messages cannot fill the memory
+"""Bytes that a queued message counts in addition to its payload, so that empty messages cannot fill the memory
 either."""
 
 
@@ -110,7 +110,7 @@ class AsgiConnection:
     # for more.
 
     kept = wanted = 0
-    ripe = False
+    keeps_frames = False
 
     def hold(self) -> bool:
         silent = not self._to_read.is_set()
@@ -267,4 +267,4 @@ class _Frames(FrameReader):
         """Ignore the frame: a connection is ended by `close`, not by a frame."""
 
     def violated(self, code: int, reason: str) -> None:
-        raise ValueError(f"write() takes whole frames of a server: {reason}")
+        raise ValueError(f"invalid frame ({reason}): expected whole frames of a server")

@@ -1,9 +1,9 @@
 """The client's end of a WebSocket: `connect` opens one connection and gives it to a listener.
 
-The agent SDK and the CLI's shell use `connect`, and the load swarm, which has many connections, `open_connection`. It
-imports neither uvicorn nor Starlette. It never reconnects, because the protocol decides when and where to try again.
-Every failure to open a connection, from DNS to a 503, is therefore one `ConnectionRefused` with what the caller needs
-for that decision. An open connection keeps no task, timer or buffer.
+The agent SDK and the CLI's shell use `connect`, and the load swarm, which has many connections, `open_connection`. This
+module imports neither uvicorn nor Starlette. It never reconnects, because the protocol decides when and where to try
+again. Every failure to open a connection, from DNS to a 503, is therefore one `ConnectionRefused` with what the caller
+needs for that decision. An open connection keeps no task, timer or buffer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fairlead.errors import ConnectionRefused
 from fairlead.wire.websocket import frames, handshake
 
 NOT_CONNECTED = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
-"""How a socket fails that was given to the poller while it was connecting."""
+"""The errors of a socket that was given to the poller while it was connecting, and could not connect."""
 
 
 class ClientConnection(FramedConnection):
@@ -133,8 +133,10 @@ async def open_connection(
 
 def _split(url: str) -> tuple[bool, str, int, str, str]:
     parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or parts.username is not None:
-        raise ValueError(f"{url!r} is not a ws:// or wss:// URL of a host (credentials go into headers)")
+    if parts.username is not None:
+        raise ValueError("invalid URL with credentials: expected ws:// or wss:// and a host (put them into headers)")
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(f"invalid URL {url!r}: expected ws:// or wss:// and a host")
     secure = parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -151,7 +153,7 @@ def _problem(error: OSError | UnicodeError, host: str, timeout: float) -> str:
             "name the authority that signed it as ca_file, or correct the host in the URL"
         )
     if isinstance(error, UnicodeError):
-        return f"cannot be reached: {host!r} is no legal host name ({error})"
+        return f"cannot be reached: {host!r} is not a valid host name ({error})"
     return f"cannot be reached: {error}"
 
 
@@ -169,8 +171,8 @@ def _advice(response: handshake.Response) -> str:
         )
     if status in (400, 405) or status < 300 or (status == 426 and "sec-websocket-protocol" not in headers):
         return (
-            ": something on the way probably dropped `Upgrade: websocket`, as a proxy or load balancer does that "
-            "passes no WebSockets; let it pass the headers Upgrade and Connection, or connect past it"
+            ": something on the way probably dropped `Upgrade: websocket`, as a proxy or load balancer without "
+            "support for WebSockets does; let it pass the headers Upgrade and Connection, or bypass it"
         )
     return ""
 

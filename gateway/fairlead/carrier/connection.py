@@ -1,9 +1,9 @@
-"""One open WebSocket on an asyncio transport, be it the event loop's or a `SocketTransport`: reader of RFC 6455,
-protocol and handle in one slotted object.
+"""One open WebSocket on an asyncio transport, either the event loop's or a `SocketTransport`: the reader of frames, the
+asyncio protocol and the handle of the connection in one slotted object.
 
 `http_server.websocket_upgrade` (server) and `client` create a connection when the handshake is done and give it to a
-`Listener`. An idle connection has no task, timer, future or buffer. It takes some 100 bytes of our own, which makes a
-million links per machine possible. The shared `TimerWheel` does everything that depends on time. A connection drops its
+`Listener`. An idle connection has no task, timer, future or buffer. It takes some 100 bytes, which makes a million
+links per machine possible. The shared `TimerWheel` does everything that depends on time. A connection drops its
 reference to the listener when it closes, so that no reference cycle is left for the garbage collector.
 """
 
@@ -184,7 +184,7 @@ class FramedConnection(FrameReader, asyncio.Protocol):
                 self._listener_failed()
 
     def eof_received(self) -> None:
-        """The peer has closed its half without a close frame. The transport closes when it has written what waits."""
+        """The peer has closed its half without a close frame. The transport closes when its buffer has been written."""
         if self._ending is None and self.transport.get_write_buffer_size():
             self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
 
@@ -232,7 +232,7 @@ class FramedConnection(FrameReader, asyncio.Protocol):
 
     @abstractmethod
     def _handshake_done(self) -> None:
-        """Both close frames were exchanged: the server now closes the transport, the client waits (RFC 6455 §7.1.1)."""
+        """Called when both close frames were exchanged: a server closes the transport, a client waits (§7.1.1)."""
 
     # Internal.
 

@@ -1,4 +1,4 @@
-"""What all connections of one server, or of one client process, share: the timer wheel, limits and the read scheduler.
+"""What all connections of one server or of one client process share: the timer wheel, limits and the read scheduler.
 
 Every connection has a reference to one `ConnectionContext`, so that an idle connection stores none of it by itself.
 """
@@ -19,14 +19,14 @@ overflow."""
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What all connections of one server, or of one client process, share. Without a `read_scheduler`,
-    all incoming data is read at once.
+    """The shared parts. Sizes are in bytes, times in seconds. Without a `read_scheduler`, all incoming data is read at
+    once. Raises ValueError for a `max_buffered` below `HIGH_WATER`.
     """
 
     timer_wheel: TimerWheel
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
-    close_timeout: float = 5.0  # a live peer answers within its round trip; 5 s is a bad mobile link
+    close_timeout: float = 5.0  # a live peer answers within its round trip; 5 s suffice on a bad mobile link
     deflate: bool = False
     read_scheduler: ReadScheduler | None = None
     slow: set[Connection] | None = None
@@ -44,4 +44,7 @@ class ConnectionContext:
 
     def __post_init__(self) -> None:
         if self.max_buffered < HIGH_WATER:
-            raise ValueError(f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}")
+            raise ValueError(
+                f"max_buffered of {self.max_buffered} bytes is too small: expected at least {HIGH_WATER}, the "
+                "high-water mark of the transports"
+            )

@@ -1,7 +1,7 @@
 """Tunnels to the gateway through an HTTP proxy: sends CONNECT and interprets the proxy's answer.
 
-`client.connect` calls it when it is given a proxy. The result is a transport like any other, over which TLS and the
-upgrade work as if there were no proxy. The proxy sees the name of the gateway and, with wss://, nothing else. Its
+`client.open_connection` calls it when it is given a proxy. The result is a transport like any other, over which TLS and
+the upgrade work as if there were no proxy. The proxy sees the name of the gateway and, with wss://, nothing else. Its
 refusals are distinguished from those of the gateway, because a different person has to fix them.
 """
 
@@ -38,9 +38,9 @@ def parse_proxy(url: str) -> Proxy:
         host, port = parts.hostname, parts.port
         (host or "").encode("idna")
     except ValueError as e:
-        raise ValueError("the proxy's address cannot be read: write http://[user:password@]host:port") from e
+        raise ValueError("the proxy's address is not valid: expected http://[user:password@]host:port") from e
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/") or parts.query:
-        raise ValueError("the proxy's address must be http://[user:password@]host:port, or https://…")
+        raise ValueError("the proxy's address is not valid: expected http://[user:password@]host:port, or https://…")
     authorization = ""
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -107,7 +107,7 @@ class _ConnectRequest(asyncio.Protocol):
         try:
             parsed = handshake.parse_response(self._received)
         except ConnectionRefused as e:
-            self._settle(ConnectionRefused(f"{self._proxy} is no HTTP proxy: {e.message}"))
+            self._settle(ConnectionRefused(f"{self._proxy} is not an HTTP proxy: {e.message}"))
             return
         if parsed is None:
             return
@@ -121,7 +121,9 @@ class _ConnectRequest(asyncio.Protocol):
             self._settle(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(ConnectionRefused(f"the proxy {self._proxy} hung up: {exc or 'no answer to CONNECT'}"))
+        self._settle(
+            ConnectionRefused(f"the proxy {self._proxy} closed the connection: {exc or 'no answer to CONNECT'}")
+        )
 
     def _refusal(self, response: handshake.Response) -> ConnectionRefused:
         match response.status:

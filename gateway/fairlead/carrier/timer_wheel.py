@@ -88,7 +88,7 @@ class TimeoutQueue:
             try:
                 expired(waiting)
             except Exception:
-                logger.exception("a deadline's action failed; the others go on")
+                logger.exception("the action of a timeout failed; the others continue")
         return count
 
 
@@ -103,7 +103,7 @@ class TimerWheel:
         self.silence = silence
         self.tick = tick
         self._clock = clock
-        self._deadlines: dict[float, TimeoutQueue] = {}
+        self._queues: dict[float, TimeoutQueue] = {}
         self._buckets: list[set[Visited]] = [set() for _ in range(BUCKETS)]
         self._next = 0
         self._owed = 0.0
@@ -115,7 +115,7 @@ class TimerWheel:
     def start(self) -> None:
         """Start to tick on the running event loop."""
         if self._timer is not None:
-            raise RuntimeError("the timer_wheel runs already")
+            raise RuntimeError("the timer wheel is already running")
         self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
@@ -139,9 +139,9 @@ class TimerWheel:
 
     def timeout_queue(self, seconds: float) -> TimeoutQueue:
         """Return the queue for timeouts of `seconds`; the same length always gives the same queue."""
-        found = self._deadlines.get(seconds)
+        found = self._queues.get(seconds)
         if found is None:
-            found = self._deadlines[seconds] = TimeoutQueue(seconds, self._clock)
+            found = self._queues[seconds] = TimeoutQueue(seconds, self._clock)
         return found
 
     def watch(self, watched: Visited) -> None:
@@ -179,8 +179,8 @@ class TimerWheel:
 
     def _work(self, now: float) -> Iterator[None]:
         """Do all work that is due at `now`, and yield after every `STRIDE` steps."""
-        for deadline in tuple(self._deadlines.values()):
-            while deadline.expire(now, STRIDE) == STRIDE:
+        for queue in tuple(self._queues.values()):
+            while queue.expire(now, STRIDE) == STRIDE:
                 yield
         while self._owed >= 1:
             self._owed -= 1
@@ -192,6 +192,6 @@ class TimerWheel:
                 try:
                     watched.visit()
                 except Exception:
-                    logger.exception("a visit failed; the others go on")
+                    logger.exception("a visit failed; the others continue")
                 if count % STRIDE == 0:
                     yield

@@ -1,9 +1,9 @@
-"""Reads a table of settings from a TOML file, the environment and flags; the gateway and the agent have a table each.
+"""Reads settings from a TOML file, the environment and flags, for the gateway and the agent, which have a table each.
 
-`setting` describes one setting: how its text is parsed, what is expected in words, its help. `layers` reads the sources
-and puts the later over the earlier. Every error of every source is collected before one ConfigError is raised, so that
-a pod with eight typing errors fails once and not eight times. An unknown name is an error too: a mistyped limit must
-not silently be the default.
+`setting` describes one setting: how its text is parsed, what is expected in words, its help. `layers` reads the
+sources; a later one overrides an earlier one. Every error of every source is collected before one ConfigError is
+raised, so that a pod with eight typing errors fails once and not eight times. An unknown name is an error too: a
+mistyped limit must not silently be the default.
 
 It uses the standard library alone: the agent's small install reads its configuration with it.
 """

@@ -1,7 +1,7 @@
-"""The sources of a configuration: TOML file < environment < flags, later ones over earlier ones.
+"""The sources of a configuration: a TOML file, the environment and flags. A later one overrides an earlier one.
 
 Used by `fairlead.settings` and `fairlead.agent.settings`, each with its own table. The environment is an argument, so
-that a test never changes the real one. It collects errors in `Layers.errors`, and raises none.
+that a test never changes the real one. It raises no errors: it collects them in `Layers.errors`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Provided:
 
 
 class Layers:
-    """Reads the sources one after the other; `provided` is what they say together, `errors` what is wrong with them."""
+    """Reads the sources in their order. `provided` are the values that remain, `errors` what is wrong with any
+    source."""
 
     def __init__(
         self,
@@ -36,8 +37,8 @@ class Layers:
         exclusive: Iterable[tuple[str, str]] = (),
         defaults: Mapping[str, object] | None = None,
     ) -> None:
-        """`prefix` of the environment's variables; `catalogue` says where all settings are listed. `exclusive` are
-        pairs of settings that are two ways to say one thing. `defaults` are mentioned in errors.
+        """`prefix` begins the names of environment variables. `catalogue` says, in errors, where all settings are
+        listed. Of each pair in `exclusive`, a source may have only one setting. `defaults` are mentioned in errors.
         """
         self.provided: dict[str, Provided] = {}
         self.errors: list[str] = []
@@ -81,7 +82,8 @@ class Layers:
         self._add(layer)
 
     def add_environment(self, env: Mapping[str, str], *, ignored: Iterable[str] = (), foreign: str = "") -> None:
-        """`ignored` are variables that are no settings; unknown ones that begin with `foreign` are somebody else's."""
+        """`ignored` are variables that are not settings. Unknown variables that begin with `foreign` belong to another
+        program."""
         known = {self.variable(name): name for name in self._settings}
         skipped = set(ignored)
         layer = {}
@@ -101,7 +103,7 @@ class Layers:
         self._add(layer)
 
     def add_flags(self, flags: Mapping[str, object]) -> None:
-        """A flag that is None was not given."""
+        """Add the flags that were given. None stands for a flag that was not."""
         layer = {}
         for name, raw in flags.items():
             setting = self._settings.get(name)
@@ -123,7 +125,8 @@ class Layers:
         self.provided.update(layer)
 
     def _flattened(self, parsed: Mapping[str, object]) -> Iterator[tuple[str, object, str]]:
-        """Of each setting in the file: its name (`table.name` in a table), its value, and the error in its form."""
+        """Yield for each setting in the file its name (`table.name` in a table), its value, and what is wrong with its
+        form, or ""."""
         for name, raw in parsed.items():
             setting = self._settings.get(name)
             if not isinstance(raw, dict):
@@ -166,14 +169,14 @@ class Layers:
 
 
 def raise_errors(errors: Iterable[str], what: str) -> None:
-    """Raise one ConfigError with all errors, which are its detail `faults` too; none raise nothing."""
+    """Raise one ConfigError that lists all `errors`, also as its detail `faults`. Does nothing if there are none."""
     if found := tuple(errors):
         count = "1 error" if len(found) == 1 else f"{len(found)} errors"
         raise ConfigError("\n  - ".join([f"invalid {what}, {count}:", *found]), faults=found)
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Whether Kubernetes has put this variable into the pod, for a Service whose name begins as the prefix does."""
+    """Whether Kubernetes has put this variable into the pod, for a Service whose name begins like our prefix."""
     if value.startswith(("tcp://", "udp://", "sctp://")):
         return re.fullmatch(r".*_PORT(_\d+_(TCP|UDP|SCTP))?", name) is not None
     return re.fullmatch(r".*(_SERVICE_(HOST|PORT)(_\w+)?|_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR))", name) is not None

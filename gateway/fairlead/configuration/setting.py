@@ -14,8 +14,8 @@ from pathlib import Path
 
 
 class InvalidValue(Exception):
-    """A setting does not take this value. The message says why, and continues a sentence that begins with the value:
-    "is not a whole number", "is out of range".
+    """The value of a setting is not valid. The message continues a sentence that begins with the value: "is not a whole
+    number", "is out of range".
     """
 
 

@@ -74,7 +74,8 @@ class CommandOutcome(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A command to write to the link. `running`: the agent has already acknowledged it, so nothing is written."""
+    """A command to write to the link. `running` says that the agent has already acknowledged it, so that nothing is
+    written. `left` is the time to its deadline in ms."""
 
     running: bool
     next: int
@@ -89,8 +90,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class TakenOver(msgspec.Struct, frozen=True):
-    """An open command as its new owner found it. `queued`: it was never sent. Otherwise the agent may have it, and its
-    results are stored up to chunk `next`."""
+    """An open command as its new owner found it. `queued` says that it has yet to be sent. Otherwise the agent may have
+    it, and its results before chunk `next` are stored."""
 
     queued: bool
     running: bool = False
@@ -100,7 +101,8 @@ class TakenOver(msgspec.Struct, frozen=True):
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """There is nothing to deliver. `why` is gone, over, stale (there is a newer owner) or ended (by this call)."""
+    """What a call found or did that returns no command. `why` is gone (there is no record), over (it had ended before),
+    stale (there is a newer owner), ended or ok (by this call), kept (it is in another state) or asked (to cancel)."""
 
     why: str
     followers: tuple[str, ...] = ()
@@ -110,8 +112,8 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """The answer to append. `why` is ok, gone, over, fenced or gap. `held` is the number of bytes that are retained as
-    a window and wait for a reader."""
+    """The answer to an append. `why` is ok, gone, over, fenced or gap. `held` is the number of bytes that are retained
+    as a window and wait for a reader."""
 
     why: str
     state: str

@@ -107,8 +107,8 @@ def parse_time_out(command: str, reply: Reply) -> CommandRecord | Settled:
     if kind == "open":
         return _record(command, table(answer[1:]))
     if kind == "ended":
-        parse_origin = _origin(_decode_about(octets(answer[2])))
-        return Settled(kind, follower_names(answer[1]), TargetState.TIMEOUT.value, parse_origin)
+        origin = _origin(_decode_about(octets(answer[2])))
+        return Settled(kind, follower_names(answer[1]), TargetState.TIMEOUT.value, origin)
     return Settled(kind, follower_names(answer[2]), text(answer[1])) if kind == "over" else Settled(kind)
 
 
@@ -142,12 +142,12 @@ def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:
     for field, packed in row.items():
         if not field.startswith(b"t:"):
             continue
-        parse_agent = field[2:]
+        agent = field[2:]
         state, gen, next_chunk, attempt, _memory = packed.split(b"|", 4)
-        blob = row.get(b"e:" + parse_agent)
+        blob = row.get(b"e:" + agent)
         targets.append(
             Target(
-                parse_agent.decode(), TargetState(state.decode()), int(gen), int(next_chunk), int(attempt),
+                agent.decode(), TargetState(state.decode()), int(gen), int(next_chunk), int(attempt),
                 None if blob is None else _decode_ending(blob),
             )
         )  # fmt: skip

@@ -60,7 +60,7 @@ class Commands:
         """The recent reply sizes of deliveries, pages of results and reads of input."""
 
     def create(self, record: NewRecord, valid_until: int, follower: str = "") -> Answer[bool]:
-        """Write the record with its target queued. False if the record already existed.
+        """Write the record with its target queued. The answer is False if the record already existed.
 
         `follower` is the lease name of a node that is notified through its inbox when there are results (see `read`).
         """
@@ -155,7 +155,7 @@ class Commands:
         )
 
     async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[int, bytes, bool]]:
-        """Up to `count` input chunks from number `n` on: each with its number, and whether it is the end of the input.
+        """Up to `count` input chunks from number `n` on, as (number, payload, whether it is the end of the input).
         Chunks that the agent has consumed are not among them."""
         reply = self._store.submit(
             "XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count, expected=self._inputs.size
@@ -226,7 +226,7 @@ class Commands:
         return Answer(self._store.submit("GET", schema.outcome_key(command)), command_replies.parse_outcome)
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
-        """Bind an Idempotency-Key to a body and a command id for 24 h; returns the body and id that were bound
+        """Bind an Idempotency-Key to a body and a command id for 24 h. Returns the body and id that were bound
         first."""
         value = f"{body_digest} {command}"
         life = schema.REMEMBERED_MS
@@ -248,7 +248,7 @@ class Commands:
         )  # fmt: skip
 
     async def remove_events(self, agent: str) -> int:
-        """Remove all events of an agent from the event stream of the fleet; returns how many there were."""
+        """Remove all events of an agent from the event stream of the fleet. Returns how many there were."""
         removed, after = 0, "-"
         while after:
             reply = await self._store.run(

@@ -76,7 +76,7 @@ class DeadlineQueue:
         self._remove(schema.deadline_shard(command), f"{command} {agent}")
 
     def retry_removals(self) -> None:
-        """Send removals that failed again, at most RETRIED of them. It is called from time to time."""
+        """Repeat removals that failed, at most RETRIED of them. It is called from time to time."""
         for member in list(islice(self._failed, RETRIED)):
             self._remove(self._failed.pop(member), member)
 
@@ -105,9 +105,9 @@ class DeadlineQueue:
             self._store.run(lua.TAKE_DUE, (schema.deadlines_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)
             for shard in shards
         ]
-        return self._looked(shards, replies)
+        return self._collect(shards, replies)
 
-    async def _looked(self, shards: Sequence[int], replies: list[asyncio.Future[Reply]]) -> DueTargets:
+    async def _collect(self, shards: Sequence[int], replies: list[asyncio.Future[Reply]]) -> DueTargets:
         due_targets = DueTargets()
         failure: Exception | None = None
         for shard, answer in zip(shards, await answers_or_errors(replies), strict=True):

@@ -87,7 +87,7 @@ class Directory:
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def mark_moved(self, agent: str, sid: str) -> Answer[bool]:
-        """Note that a rebalance moves the agent now; False if the session `sid` does not hold it any more."""
+        """Record that a rebalance moves the agent now. The answer is False if the session `sid` no longer holds it."""
         reply = self._store.run(lua.MARK_MOVED, (schema.agent_key(agent),), (sid,), priority=Priority.BACKGROUND)
         return Answer(reply, lambda reply: integer(reply) == 1)
 
@@ -163,8 +163,8 @@ class Directory:
         return Answer(replies, partial(directory_replies.parse_rows, agents))
 
     def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | LimitReached | None]:
-        """Set labels, or remove those whose value is None; returns all labels afterwards. None if the agent was never
-        seen."""
+        """Set labels, or remove those whose value is None. The answer is all labels afterwards, or None if the agent
+        was never seen."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, directory_replies.parse_labels)

@@ -29,7 +29,7 @@ class Claimed:
     moved: int
     """When a rebalance last moved the agent (ms); 0 if it never has, or the agent had to move again since."""
     landed: bool
-    """That move has led to this claim."""
+    """True if that move has led to this claim."""
     open: list[str]
 
 

@@ -51,6 +51,6 @@ CHECK_TYPE = _load("check_type")
 
 
 def late(what: str) -> BusUnavailable:
-    """The error for a call `what` that a script refused because it reached Redis after its validity had ended; it was
-    not executed."""
+    """The error for a call, named by `what`, that a script did not execute because it reached Redis after its validity
+    had ended."""
     return BusUnavailable(f"Redis answered too late; the {what} was not executed")

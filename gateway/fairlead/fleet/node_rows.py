@@ -36,7 +36,7 @@ class NodeRows:
     async def renew(
         self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool, replaces: str = ""
     ) -> tuple[bool, int]:
-        """Write this node's row; returns (whether this registration is still valid, Redis TIME in ms). With `begin`, a
+        """Write this node's row. Returns (whether this registration is still valid, Redis TIME in ms). With `begin`, a
         new registration may replace the one whose epoch is `replaces`, and no other.
 
         False means that the row is gone or belongs to another registration, so that other nodes may by now hold the
@@ -115,8 +115,8 @@ class NodeRows:
         return self._store.submit("ZREMRANGEBYSCORE", schema.NODES, "-inf", f"({last}", priority=Priority.CONTROL)
 
     async def mark_stopped(self, node: str, epoch: str, now: int, left: int) -> None:
-        """End this registration on purpose: rewrite its row so that no other node takes it for alive. `left`: agents
-        that have left on purpose, those since the last heartbeat included."""
+        """End this registration on purpose: rewrite its row so that no other node takes it for alive. `left` is the
+        number of agents that have left on purpose, including those since the last heartbeat."""
         last = now - ALIVE_MS - 1
         fields = ("state", "stopped", "links", 0, "left", left, "at", last)
         if integer(items(await self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", *fields)))[0]):

@@ -18,14 +18,14 @@ from fairlead.fleet.reports.traffic import COUNTERS, Traffic
 from fairlead.fleet.schema import AgentRow
 
 ALIVE_MS = 15_000
-"""Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
+"""Three heartbeats. A node that has sent none for longer than this no longer holds any agent."""
 AWAY_MS = 45_000
 """An agent that lost its link because its node or network restarted reconnects within this time: the longest pause
 that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
 
 
 GREATEST = 10**15
-"""Of any number in a row: times in ms have 13 digits, and sums over all rows remain finite."""
+"""The greatest valid number in a row: times in ms have 13 digits, and sums over all rows remain finite."""
 
 
 class Presence(StrEnum):
@@ -37,8 +37,8 @@ class Presence(StrEnum):
 @dataclass(frozen=True, slots=True)
 class NodeRow:
     """One node as it last reported itself. `at` and `began` are Redis TIME in ms: `at` is the time of the last
-    heartbeat, `began` the time when this registration of the node began. `accepted` and `refused` are counted since
-    the start of the process; the other counts are current values."""
+    heartbeat, `began` the time when this registration of the node began. `accepted` and `refused` are counted since the
+    start of the process; `links`, `capacity` and `in_flight` are current values."""
 
     node: str
     epoch: str
@@ -83,8 +83,8 @@ class NodeRow:
 
     @classmethod
     def parse(cls, node: str, row: Mapping[bytes, bytes]) -> NodeRow:
-        """What `node` wrote. Raises ValueError for what no node writes: text that is not UTF-8, and numbers that are
-        negative, not finite or above GREATEST."""
+        """Parse what `node` wrote. Raises ValueError for what no node writes: text that is not UTF-8, and numbers that
+        are negative, not finite or above GREATEST."""
 
         def word(field: bytes) -> str:
             return row.get(field, b"").decode()
@@ -114,7 +114,7 @@ Number = TypeVar("Number", int, float)
 
 def _checked(value: Number) -> Number:
     if not 0 <= value <= GREATEST:  # also NaN
-        raise ValueError(f"a number in a node's row is not from 0 to {GREATEST:g}")
+        raise ValueError(f"invalid number {value} in a node's row: expected 0 to {GREATEST:g}")
     return value
 
 
@@ -161,7 +161,7 @@ class NodeTable:
         row = self._rows.get(lease.partition("#")[0])
         if row is None:
             return 0
-        # The row is of a later registration of the same node: the one in the lease had ended when the later one began.
+        # A row of a later registration of the same node: the one in the lease had ended when the later one began.
         return row.at if row.lease == lease else row.began
 
     def presence(self, agent: AgentRow, now: int) -> tuple[Presence, int, str]:

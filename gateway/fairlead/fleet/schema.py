@@ -72,7 +72,7 @@ ORDERED_MS = 150_000
 """How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
 connection attempt may wait for Redis by default, and 30 s for its transmission."""
 MOVE_RATE_VALID_MS = 30_000
-"""Three passes of the operator. After that its rate of moves is taken for that of an operator which is gone."""
+"""Three passes of the operator. Afterwards its rate of moves counts as that of an operator that is gone."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 REBALANCE_MS = 30_000
@@ -82,13 +82,14 @@ SCALING_HISTORY_MS = 7 * 24 * 3600_000
 DISCONNECT_MS = 30_000
 """How long a Disconnect holds: three passes of the operator."""
 DISCONNECT_KEPT_MS = 3600_000
-"""How long the nodes go on where they were when an operator is back: a Disconnect that was away for longer begins
-again."""
+"""How long a Disconnect is kept without being renewed. An operator that is back within this time continues it; after
+that it begins again."""
 LABEL_LIMIT = 64
 """The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5
 """How many of the newest failures are kept: five are enough to see whether a command always fails in the same way."""
 LINK_STATS_MS = 10_000
+"""How long the statistics of links are kept for the node that requested them, which reads them at once."""
 OPEN_LIMIT = 1_000
 """The number of open commands of one agent. `hello.have` and `welcome.have` hold at most 1,024 entries."""
 
@@ -104,7 +105,7 @@ KEY_TYPES = {
 
 
 def key_type(key: str) -> str | None:
-    """The type of the values of `key`; None if it is no key of this schema."""
+    """The type of the values of `key`; None if it is not a key of this schema."""
     return KEY_TYPES.get(key.partition(":{")[0])
 
 

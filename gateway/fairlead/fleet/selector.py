@@ -2,7 +2,7 @@
 
 The API parses them from a query or a body. The platform sets labels, and an agent reports facts about itself.
 `label.env` and `fact.os` name one of them; a bare key means the label, or the fact if the agent has no such label. As
-in Kubernetes, `!=` and `notin` also match agents that lack the key. It is pure.
+in Kubernetes, `!=` and `notin` also match agents that lack the key. This module is pure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Selector:
 def parse(text: str) -> Selector:
     """Parse a selector. Raises InvalidRequest, which names the position of the error."""
     if len(text) > LENGTH_LIMIT:
-        raise _fault(f"selector of {len(text)} characters exceeds the maximum of {LENGTH_LIMIT}")
+        raise _fault(f"selector of {len(text)} characters: expected at most {LENGTH_LIMIT}")
     terms: list[Term] = []
     at, end = 0, len(text.rstrip())
     while at < end:
@@ -81,7 +81,7 @@ def parse(text: str) -> Selector:
     if text.rstrip().endswith(","):
         raise _fault(f"invalid selector {text!r}: expected a term after the comma at its end")
     if len(terms) > TERM_LIMIT:
-        raise _fault(f"{len(terms)} terms exceed the maximum of {TERM_LIMIT}")
+        raise _fault(f"selector of {len(terms)} terms: expected at most {TERM_LIMIT}")
     return Selector(tuple(terms))
 
 

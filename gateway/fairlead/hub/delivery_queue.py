@@ -1,5 +1,7 @@
-"""The commands that wait to be sent on one link. A session creates the queue with the first of them and drops it when
-it is empty; `routing` sends what it holds. It sends nothing itself.
+"""The queue of the commands that wait to be sent on one link.
+
+A session creates it with the first command and drops it when it is empty. `routing` sends the commands; this module
+sends nothing.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from fairlead.telemetry.tracing import wall_ns
 
 
 class DeliveryQueue(dict[str, CommandTiming]):
-    """The commands that wait to be sent on one session, in order. Exists only while there are any."""
+    """The timestamps of the waiting commands, by id, in the order in which they are sent."""
 
     __slots__ = ("sending",)
 
     def __init__(self) -> None:
         super().__init__()
         self.sending = False
-        """True while a task sends them."""
+        """True while a task sends the commands."""
 
     def add(self, command: str, rung_at: int, waited: bool) -> None:
-        """`rung_at`: when a doorbell told of the command (ns). `waited`: it was open before the link was."""
+        """Add `command`, unless it is in the queue. `rung_at` is when a doorbell announced it (Unix time in ns, 0 if
+        not known); `waited` says that it was open before the link was."""
         if command not in self:
             self[command] = timing = CommandTiming(rung_at, wall_ns())
             timing.waited = waited

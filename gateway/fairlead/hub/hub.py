@@ -16,10 +16,10 @@ from fairlead.wire.close_codes import CloseCode, meaning_of
 
 class Hub:
     def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
-        """`pending_limit`: bytes that all sessions together may have received and not stored yet."""
+        """`pending_limit` is the number of bytes that all sessions together may have received but not stored yet."""
         self._sessions: dict[str, Session] = {}
         self._registering: dict[str, Session] = {}
-        """By agent: the session for which a claim is under way, until its welcome."""
+        """For each agent, the session for which a claim is under way, until its welcome."""
         self.totals = Totals(pending_limit)
         self.links = 0
         """Open links, with or without an agent: what `capacity` limits."""
@@ -29,8 +29,8 @@ class Hub:
         """Upgrades that were refused for lack of capacity since the start. The operator scales by it, so wrong tokens
         are not counted: otherwise a stranger could have pods created."""
         self.left = 0
-        """Links whose agents have left on purpose since the start: they go away, and not to another node. The operator
-        expects all others back."""
+        """Links whose agents have left on purpose since the start. These agents do not connect to another node; the
+        operator expects all others to come back."""
         self.rejected = 0
         """Upgrades that were refused since the start because of their host, token or subprotocol."""
         self.moved = 0
@@ -54,20 +54,21 @@ class Hub:
         return self._sessions.get(agent)
 
     def registering(self, agent: str) -> Session | None:
-        """The session of a link that is about to get the agent. The agent may still have another one here: `get`."""
+        """The session for which the agent is being claimed. `get` may still return another session of the agent."""
         return self._registering.get(agent)
 
     def begin_registration(self, session: Session) -> None:
-        """A claim for `session` is sent. From now on Redis may name this node as the agent's, before it knows so."""
+        """Record that a claim for `session` is sent. From now on Redis may name this node as the agent's, before the
+        node knows it."""
         self._registering[session.agent] = session
 
     def end_registration(self, session: Session) -> None:
-        """`session` is welcomed, or will not be."""
+        """Record that `session` is welcomed, or will not be."""
         if self._registering.get(session.agent) is session:
             del self._registering[session.agent]
 
     def add(self, session: Session) -> bool:
-        """Make `session` the agent's and close an older one. False if a newer one is here already."""
+        """Make `session` the agent's and close an older one. Returns False if a newer one is here already."""
         older = self._sessions.get(session.agent)
         if older is not None and older is not session:
             if older.gen > session.gen:
@@ -80,7 +81,7 @@ class Hub:
         return True
 
     def remove(self, session: Session) -> bool:
-        """Remove `session`, whose link is over. False if the agent has another session here by now."""
+        """Remove `session`, whose link is over. Returns False if the agent has another session here by now."""
         if self._sessions.get(session.agent) is not session:
             return False
         del self._sessions[session.agent]

@@ -1,4 +1,4 @@
-"""Who is at the other end of a link, and since when: what an idle session knows beside its agent's name.
+"""Who is at the other end of a link, and since when: what an idle session keeps besides the name of its agent.
 
 Until welcome a session keeps the `LinkIdentity` itself, because the registration reads all of it. From then on it keeps
 the packed form, since most links are idle: one string of octets takes half as much memory as five objects. Reading one
@@ -11,7 +11,7 @@ import msgspec
 
 
 class LinkIdentity(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Of a link that has not said hello, all fields are empty."""
+    """What the agent said in hello, and what the node added. All fields are empty before hello."""
 
     boot: str = ""
     """The id of the agent's process."""

@@ -1,9 +1,9 @@
-"""What one session keeps for telemetry: when its opening and its commands happened, how long they and its round trips
-took.
+"""What one session keeps for telemetry: the timestamps of its opening and of its commands, and the durations of its
+commands and round trips.
 
-The session and the telemetry recorder (in `routing`) write the time stamps, and the recorder makes metrics and spans
-of them. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own,
-so that it costs an idle link nothing but its slots.
+The session and the telemetry recorder (in `routing`) write the timestamps, and the recorder makes metrics and spans of
+them. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own, so that
+it costs an idle link nothing but its slots.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from fairlead.telemetry.link_opening import WELCOMED, pack_opening, unpack_openi
 from fairlead.wire.messages import Ack, Chunk, End, FromAgent
 
 MAX_RTT_MS = 1e7
-"""Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
+"""Nearly three hours. A greater number is not a round trip but an invention of the agent. NaN and infinity fail the
+comparison too."""
 _EXPORTED = b""
 _RTT = struct.Struct("<d")
 
@@ -30,7 +31,7 @@ class LinkTelemetry(PendingMessages):
     def __init__(self, handler: SessionHandler, window: int, opening: list[int] | None) -> None:
         super().__init__(handler, window)
         self._opening: list[int] | bytes | None = opening
-        """The time stamps of the link's opening: a list until welcome, then packed, empty once they are taken for
+        """The timestamps of the link's opening: a list until welcome, then packed, empty once they are taken for
         export, and None if nobody needs them."""
         self._round_trips: bytes | None = None
         """The last round trip that the agent reported, and the histogram of all, packed: most of what telemetry costs
@@ -38,18 +39,18 @@ class LinkTelemetry(PendingMessages):
         self.tally: CommandStats | None = None
         """The durations of the commands that ended on this link; created with the first one."""
         self.timings: dict[str, CommandTiming] | None = None
-        """The time stamps of the open commands that were sent, or taken over, on this link."""
+        """The timestamps of the open commands that were sent, or taken over, on this link."""
 
     # -- the opening of the link -------------------------------------------------------------------
 
     def stamp_opening(self, step: int) -> None:
-        """A step of the opening happens now: one of those that `telemetry.link_opening` lists."""
+        """Record that `step`, one of those that `telemetry.link_opening` lists, happens now."""
         if isinstance(self._opening, list):
             self._opening[step] = time.time_ns()
 
     def finish_opening(self, keep: bool) -> list[int] | None:
-        """Welcome was just sent: returns all time stamps of the opening, None if they were not taken. With `keep`, they
-        can be taken for export later."""
+        """Record that welcome was just sent. Returns all timestamps of the opening, or None if none were taken. With
+        `keep`, they can be taken for export later."""
         stamps = self._opening
         if not isinstance(stamps, list):
             return None
@@ -58,7 +59,7 @@ class LinkTelemetry(PendingMessages):
         return stamps
 
     def take_opening(self) -> list[int] | None:
-        """The time stamps that were kept, for the one who exports them; None for everybody after that."""
+        """Return the timestamps that were kept, and forget them: the caller exports them. None if there are none."""
         if not isinstance(self._opening, bytes) or self._opening == _EXPORTED:
             return None
         stamps, self._opening = unpack_opening(self._opening), _EXPORTED
@@ -80,7 +81,7 @@ class LinkTelemetry(PendingMessages):
         return None if self._round_trips is None else unpack_histogram(self._round_trips[_RTT.size :])
 
     def add_round_trip(self, milliseconds: float) -> bool:
-        """Count a round trip that the agent reported. False if it cannot be one."""
+        """Count a round trip that the agent reported. Returns False if it cannot be one."""
         if not 0 <= milliseconds < MAX_RTT_MS:
             return False
         histogram = self.rtt_histogram or new_histogram()
@@ -97,7 +98,7 @@ class LinkTelemetry(PendingMessages):
         self.timings[command] = timing
 
     def stop_timing(self, command: str) -> CommandTiming | None:
-        """The time stamps of a command that is over on this link."""
+        """Remove and return the timestamps of a command that is over on this link."""
         timings = self.timings
         if timings is None:
             return None
@@ -107,12 +108,12 @@ class LinkTelemetry(PendingMessages):
         return timing
 
     def stop_timings(self) -> dict[str, CommandTiming]:
-        """The time stamps of all commands that are open when the link closes."""
+        """Remove and return the timestamps of all commands that are open when the link closes."""
         timings, self.timings = self.timings or {}, None
         return timings
 
     def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
-        """Count a command that ended on this link. `stages`: its durations, in seconds."""
+        """Count a command that ended on this link. `stages` are its durations in seconds."""
         if self.tally is None:
             self.tally = CommandStats()
         self.tally.add(stages, failed)

@@ -1,8 +1,8 @@
 """The messages of one session that are received and not stored yet, and the flow control that bounds them.
 
-This is a base class of `Session`: it has a file of its own, but is no object of its own. The session adds messages; the
-recorder (in `routing`) takes and stores them. Above a bound the connection is not read until half of what is pending is
-stored.
+`PendingMessages` is a base class of `Session` and not an object of its own, so that an idle link has no such object.
+The session adds messages; the recorder (in `routing`) takes and stores them. Above a bound the connection is not read
+until half of what is pending is stored.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
-"""The bounds of one session. All sessions of a node share another one: see `Totals.session_limit`."""
+"""The bounds of one session. All sessions of a node share another bound: see `Totals.session_limit`."""
 OVERHEAD = 200
-"""Bytes that a pending message costs beside its payload."""
+"""Bytes that a pending message costs besides its payload."""
 
 
 class PendingMessages(GatewayLink):
@@ -32,14 +32,15 @@ class PendingMessages(GatewayLink):
         self.connection: SessionConnection | None = None
         """None before the connection is open and after it is closed."""
         self.pending: list[FromAgent | None] | None = None
-        """Numbered messages in order: a None in it is only counted, a Credit is granted as well. It is a list, which
-        may be empty, from the first pending message until `take_pending` finds none left."""
+        """The numbered messages in order. None stands for a message that is only counted, and a Credit for one that is
+        counted and whose credit is granted back. It is a list, which may be empty, from the first pending message until
+        `take_pending` finds none left."""
         self.pending_bytes = 0
         self.paused = False
         """True while the connection is not read."""
 
     def add_pending(self, message: FromAgent | None) -> None:
-        """Keep `message` to be stored. Tells the handler, unless recording goes on already."""
+        """Keep `message` to be stored. Tells the handler, unless messages are already being stored."""
         pending, idle = self.pending, False
         if pending is None:
             pending, idle = [], True
@@ -56,13 +57,14 @@ class PendingMessages(GatewayLink):
             self.handler.messages_pending(cast("Session", self))
 
     def take_pending(self) -> list[FromAgent | None]:
-        """All pending messages. The caller stores them, calls `confirm_stored`, and repeats until none are left."""
+        """Take all pending messages. The caller stores them, calls `confirm_stored`, and repeats until none are
+        left."""
         taken = self.pending or []
         self.pending = [] if taken else None
         return taken
 
     def confirm_stored(self, size: int) -> None:
-        """`size` pending bytes are stored. Resumes reading when little enough is left."""
+        """Record that `size` pending bytes are stored. Resumes reading when at most half of the bound is left."""
         totals = self.handler.totals
         self.pending_bytes -= size
         totals.pending -= size
@@ -79,5 +81,5 @@ class PendingMessages(GatewayLink):
 
 
 def pending_size(message: FromAgent | None) -> int:
-    """The bytes that a pending message counts for."""
+    """The bytes that a pending message counts."""
     return OVERHEAD + len(getattr(message, "payload", b""))

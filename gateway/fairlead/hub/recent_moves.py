@@ -1,5 +1,5 @@
-"""The agents of this node that a rebalance has moved lately, here or away from another node, and which of them it may
-move again.
+"""The agents of this node that a rebalance has moved recently, whichever node moved them, and which of them it
+may move again.
 
 The hub has one. The registration notes an agent if its claim says so, and the rebalancer asks before it moves one. Only
 these agents are kept, so that an idle session costs nothing. Only moves of a rebalance count: an agent whose node stops
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MOVE_PERIOD_MS = 3600_000
-"""A rebalance moves an agent once within this time, wherever the load balancer sends it."""
+"""A rebalance moves an agent at most once within this time, wherever the load balancer sends it."""
 CROWDED_PERIOD_MS = 600_000
 """The same for a node that is nearly full: as long as the operator waits after a rebalance that could change
 nothing."""
 CROWDED_SHARE = 0.85
-"""Share of its capacity from which on a node is nearly full: with up to six nodes, it has no room for its part of the
-links of one that fails. An even spread is not worth a second move; room for those links is."""
+"""The share of its capacity from which on a node counts as nearly full: with up to six nodes, it has no room for its
+part of the links of a node that fails. An even spread is not worth a second move; room for those links is."""
 LEAST_PRUNED = 1_000
 """The number of agents at which those whose time is over are removed for the first time, and again whenever it has
 doubled."""
@@ -29,10 +29,11 @@ class RecentMove(NamedTuple):
 
     at: int
     returned: bool
-    """It came back to the node that had moved it, as behind a load balancer that pins: a move achieves nothing."""
+    """It came back to the node that had moved it, as behind a load balancer with sticky sessions: another move would
+    achieve nothing."""
     left: str
-    """The lease that it had after the move and before it came here, "" if this is where the move has led it. If that
-    node is gone, the agent had to leave it."""
+    """The lease of the node to which the move led it and which it has left since, or "" if the move led it here. If
+    that node is gone, the agent had to leave it."""
 
 
 class RecentMoves:
@@ -44,7 +45,7 @@ class RecentMoves:
         return len(self._moved)
 
     def note(self, agent: str, at: int, now: int, *, returned: bool = False, left: str = "") -> None:
-        """The agent was last moved at `at`; both are Redis TIME in ms, and `at` is 0 for never. For `returned` and
+        """Record when the agent was last moved; 0 is never. `at` and `now` are Redis TIME in ms. For `returned` and
         `left` see `RecentMove`."""
         if _is_over(at, now):
             self._moved.pop(agent, None)
@@ -55,8 +56,8 @@ class RecentMoves:
             self._prune_at = max(LEAST_PRUNED, 2 * len(self._moved))
 
     def may_move(self, agent: str, now: int, holds: Callable[[str], bool], *, crowded: bool) -> bool:
-        """Whether a rebalance may move the agent now. `holds`: whether a lease is that of a living node. `crowded`:
-        this node is nearly full."""
+        """Whether a rebalance may move the agent at `now` (Redis TIME in ms). `holds` tells whether a lease is that of
+        a living node, `crowded` whether this node is nearly full."""
         move = self._moved.get(agent)
         if move is None or _is_over(move.at, now):
             return True

@@ -1,11 +1,10 @@
 """One live link in this process: its connection, its codec and its end of the conversation, joined.
 
-A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`); it
-knows no Redis, starts no task and keeps no message beyond those that are not stored yet. An idle session is this
-object, the name of its agent and one string of octets (see `link_identity`). Other layers change a session through its
-methods only. Its base classes have files of their own, but are no objects of their own, which would cost every idle
-link some hundred bytes: `GatewayLink` the state of the conversation, `PendingMessages` what is to be stored,
-`LinkTelemetry` what is measured.
+A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`). It
+starts no task and keeps no message beyond those that are not stored yet. An idle session is this object, the name of
+its agent and one string of octets (see `link_identity`). Other layers change a session through its methods only. Its
+parts are base classes and not objects of their own, which would cost every idle link some hundred bytes: `GatewayLink`
+the state of the conversation, `PendingMessages` what is to be stored, `LinkTelemetry` what is measured.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ RETRY_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 """The range from which the pause of an agent that sent too much is drawn, so that many such agents do not come back
 together."""
 LARGE_MESSAGE = 4096
-"""Bytes from which on a message that is not stored counts as several messages against the agent's budget."""
+"""Bytes. A message of this size that is not stored counts as several messages against the agent's budget."""
 
 
 class Session(LinkTelemetry):
@@ -53,7 +52,8 @@ class Session(LinkTelemetry):
     def __init__(
         self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
     ) -> None:
-        """`window`: bytes of credit that each command starts with. `opening`: the time stamps of the link's opening."""
+        """`window` is the credit in bytes with which each command starts; `opening` has the timestamps of the link's
+        opening."""
         super().__init__(handler, window, opening)
         self.codec = codec
         self.agent = ""
@@ -64,9 +64,9 @@ class Session(LinkTelemetry):
         self.deliveries: DeliveryQueue | None = None
         """The commands that wait to be sent on this link, or None if no command waits."""
         self.drained = False
-        """True once the agent was told to leave: its absence afterwards is no failure."""
+        """True once the agent was told to leave: its absence afterwards is not a failure."""
         self.waiter: asyncio.Future[None] | None = None
-        """Waits in `wait_writable`."""
+        """What `wait_writable` waits for."""
 
     @property
     def ready(self) -> bool:
@@ -79,7 +79,7 @@ class Session(LinkTelemetry):
 
     @property
     def identity(self) -> LinkIdentity:
-        """What the agent has said of itself, and when it was welcomed. Unpacked by each call from welcome on."""
+        """What the agent said about itself, and when it was welcomed. From welcome on, each access unpacks it."""
         known = self._identity
         return known if isinstance(known, LinkIdentity) else unpack_identity(known)
 
@@ -97,7 +97,7 @@ class Session(LinkTelemetry):
 
     @property
     def memory(self) -> str:
-        """The id under which the agent remembers commands: that of its journal if it has one, else `boot`."""
+        """The id under which the agent remembers commands: that of its journal if it has one, otherwise `boot`."""
         known = self.identity
         return known.journal or known.boot
 
@@ -108,16 +108,16 @@ class Session(LinkTelemetry):
     # -- from hello to welcome ---------------------------------------------------------------------
 
     def identify(self, hello: Hello, facts: bytes, sid: str) -> None:
-        """Take over what the agent said of itself. `facts`: its facts as JSON."""
+        """Record what the agent said about itself. `facts` are its facts as JSON."""
         self.agent = hello.agent
         self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts)
 
     def claimed(self, gen: int) -> None:
-        """The agent is claimed for this link, as generation `gen`."""
+        """Record that the agent is claimed for this link, with generation `gen`."""
         self.gen = gen
 
     def welcome(self, message: Welcome) -> None:
-        """The link is the agent's: send welcome. From now on the session is ready."""
+        """Send welcome, because the agent is claimed for this link. From now on the session is ready."""
         self.welcomed()
         now = asyncio.get_running_loop().time()
         self._identity = pack_identity(msgspec.structs.replace(self.identity, welcomed_at=now))
@@ -162,7 +162,7 @@ class Session(LinkTelemetry):
         return bool(self.streams) or self.deliveries is not None
 
     def announce_drain(self, why: MoveReason, slot_ms: int) -> None:
-        """Tell the agent to move to another node in `slot_ms`."""
+        """Tell the agent to move to another node in `slot_ms` milliseconds."""
         self.drained = True
         if self.ready:  # before welcome, bye is the only message that an agent accepts
             self.send(Drain(why=why, slot=slot_ms))
@@ -175,14 +175,14 @@ class Session(LinkTelemetry):
     # -- commands that wait to be sent -------------------------------------------------------------
 
     def queue_delivery(self, command: str, rung_at: int, waited: bool) -> None:
-        """The command waits to be sent on this link; see `DeliveryQueue.add`."""
+        """Let the command wait to be sent on this link; see `DeliveryQueue.add`."""
         if self.deliveries is None:
             self.deliveries = DeliveryQueue()
         self.deliveries.add(command, rung_at, waited)
 
     def begin_delivery(self) -> DeliveryQueue | None:
         """Hand the queue to the caller, who sends what it holds, empties it and calls `end_delivery`. None if nothing
-        waits, before welcome, and while somebody has the queue."""
+        waits, before welcome, and while another caller has the queue."""
         queue = self.deliveries
         if not queue or queue.sending or not self.ready:
             return None
@@ -190,7 +190,7 @@ class Session(LinkTelemetry):
         return queue
 
     def end_delivery(self, queue: DeliveryQueue) -> None:
-        """The caller sends no more. What is left in the queue waits for the next `begin_delivery`."""
+        """Take the queue back. What is left in it waits for the next `begin_delivery`."""
         queue.sending = False
         if not queue:
             self.deliveries = None
@@ -205,13 +205,13 @@ class Session(LinkTelemetry):
         return stream
 
     def close_stream(self, command: str) -> None:
-        """The command is over: later messages of it are counted and skipped."""
+        """Close the stream of a command that is over. Later messages of it are counted and skipped."""
         before = len(self.streams or ())
         self.ended(command)
         self.handler.totals.streams += len(self.streams or ()) - before
 
     def dismiss_stream(self, command: str) -> Credit | None:
-        """The gateway, not the agent, has ended the command: close its stream; returns the credit to send."""
+        """Close the stream of a command that the gateway, not the agent, has ended. Returns the credit to send."""
         before = len(self.streams or ())
         credit = self.dismissed(command)
         self.handler.totals.streams += len(self.streams or ()) - before
@@ -246,7 +246,7 @@ class Session(LinkTelemetry):
             return
         if act is Action.SKIP:
             connection.charge(1)  # it is numbered, but belongs to no open command
-            # Of a chunk that nobody wants, only the credit that it used is kept, to be granted back.
+            # Only the credit that an unwanted chunk used is kept, to be granted back.
             self.add_pending(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
             return
         if len(data) >= LARGE_MESSAGE:
@@ -265,7 +265,7 @@ class Session(LinkTelemetry):
             self.handler.input_credit_received(self, message.id)
         elif act is Action.LEAVE:
             assert isinstance(message, Bye)
-            # With the agent's own code, in case that its close frame never arrives.
+            # With the agent's own code, in case its close frame never arrives.
             connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
         # Action.IGNORE needs nothing.
 

@@ -1,4 +1,4 @@
-"""What a session needs of others: the carrier's connection below it and the handler above it, as protocols.
+"""What a session needs from others, as protocols: the carrier's connection below it and the handler above it.
 
 The carrier and `routing` provide them, so that the hub depends on neither.
 """
@@ -55,5 +55,5 @@ class SessionHandler(Protocol):
         """The agent reported its last round trip."""
 
     def link_closed(self, session: Session, code: int, reason: str, by_gateway: bool) -> None:
-        """The connection is over. `by_gateway`: this end closed it, not the agent or the network. This is the last call
-        for the session."""
+        """The connection is over. `by_gateway` says that this end closed it, not the agent or the network. This is the
+        last call for the session."""

@@ -13,7 +13,8 @@ PENDING_LIMIT: Final = 128 << 20
 
 
 class Totals:
-    """`streams`: open commands on all links. `pending`: bytes that are received and not stored yet."""
+    """`streams` is the number of open commands on all links, `pending` the bytes that are received but not stored
+    yet."""
 
     __slots__ = ("pending", "pending_limit", "streams")
 

@@ -1,4 +1,4 @@
-"""The short tasks of `routing`: all of them are started here, and the node's stop ends them."""
+"""The short tasks of `routing`: all of them are started here, and end when the node stops."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class DoorbellHandler:
                     pass  # handled above, and by the inbox
 
     def _keep_for_welcome(self, agent: str, command: str) -> None:
-        """The command has input or a cancel that the agent's newer link may have missed when it took over."""
+        """Queue a command whose input or cancel the agent's newer link may have missed when it took over."""
         session = self._hub.registering(agent)
         if session is not None:
             self._delivery.command_queued(session, command, 0)

@@ -2,7 +2,7 @@
 
 Called where only a larger generation shows that there is a newer link: a refused append, or a row that names another
 owner. If the same process of the agent has the newer link, it may come back (4007). If another process has it, this one
-must stay away (4507): otherwise it would claim the agent again and send the newer process away for good.
+must stay away (4507); otherwise it would claim the agent again and keep the newer process out for good.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the fleet keeps in Redis, in one bundle: the client and the parts of `fleet` that use it."""
+"""Everything that the fleet keeps in Redis: the client and the parts of `fleet` that use it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ class FleetStore:
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
-        """The parts that use `store`. `output_limit`: bytes of results that are kept of one command."""
+        """The parts that use `store`. `output_limit` is the number of bytes of results that are kept for one
+        command."""
         return cls(
             store,
             Directory(store),

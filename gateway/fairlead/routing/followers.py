@@ -1,4 +1,4 @@
-"""Who on this node waits for news of a topic: results of a command, or another node's answer.
+"""The followers on this node, which wait for news about a topic: results of a command, or another node's answer.
 
 Doorbells wake followers. A follower is an object and a future, never a blocked connection of its own.
 """
@@ -29,7 +29,8 @@ class Follower:
         self._notified = False
 
     async def wait(self, timeout: float) -> bool:
-        """True as soon as there is news, False if there is none for `timeout` seconds. One task may wait at a time."""
+        """Return True as soon as there is news, False if there is none for `timeout` seconds. One task may wait at a
+        time."""
         if self._notified:
             return True
         waiter: asyncio.Future[bool] = self._loop.create_future()
@@ -53,14 +54,14 @@ class Followers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[Follower]] = {}
         self.released = False
-        """True once this node stops: whoever follows must ask another node."""
+        """True once this node stops: callers must follow at another node."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def join(self, topic: str) -> Follower:
-        """A new follower of `topic`. It is notified until it is passed to `leave`."""
+        """Add a follower of `topic`. It is notified until it is passed to `leave`."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         follower = Follower(self._loop)

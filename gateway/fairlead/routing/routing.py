@@ -114,7 +114,7 @@ class Routing:
 def _movers(
     settings: Settings, fleet: FleetStore, hub: Hub, membership: Membership, metrics: Metrics
 ) -> tuple[NodeDrain, Rebalancer, Disconnector]:
-    """Those that move agents. They share this node's part of the budget."""
+    """The parts that move agents. They share this node's part of the budget."""
     budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
     drain = NodeDrain(hub, budget, settings.drain_timeout)
     rebalancer = Rebalancer(fleet, hub, budget, membership, settings.capacity)

@@ -34,8 +34,9 @@ deadline."""
 
 
 async def wait_for_redis(store: Pipeliner, timeout: float) -> bool:
-    """After a BusUnavailable: wait until Redis answers, then for a random moment. False if Redis does not answer within
-    `timeout` seconds. The random moment spreads those who wait, and paces them if Redis refuses (out of memory).
+    """After a BusUnavailable, wait until Redis answers, and then for a random moment. Returns False if Redis does not
+    answer within `timeout` seconds. The random moment spreads those who wait, and paces them if Redis refuses commands,
+    for example because it is out of memory.
     """
     back = await store.wait_available(timeout)
     if back:

@@ -1,4 +1,4 @@
-"""Settings that are valid each and contradict each other together. Called by `loading`."""
+"""Finds settings that are each valid but contradict one another. `loading` calls it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fairlead.settings.table import NODE_LIMIT
 
 
 def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
-    """The names of the settings concerned, and the error."""
+    """Yield each contradiction as the names of the settings concerned and the error."""
     for host, address, token, is_development in (
         ("link_host", s.link_host, "agent_token", s.agent_token == DEVELOPMENT_AGENT_TOKEN),
         ("api_host", s.api_host, "platform_token", s.platform_token == DEVELOPMENT_PLATFORM_TOKEN),
@@ -47,8 +47,8 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     if s.queue_limit < s.message_limit:
         yield (
             ("queue_limit", "message_limit"),
-            f"queue_limit {s.queue_limit} is less than message_limit {s.message_limit}, so that a message of legal "
-            "size could never be queued: raise the first or lower the second",
+            f"queue_limit {s.queue_limit} is less than message_limit {s.message_limit}, so that the largest messages "
+            "could never be queued: expected at least message_limit (raise the first or lower the second)",
         )
 
 
@@ -61,5 +61,6 @@ def _tls_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     if s.tls_ticket_keys is not None and s.link_tls_cert is None and s.api_tls_cert is None:
         yield (
             ("tls_ticket_keys", "link_tls_cert", "api_tls_cert"),
-            "tls_ticket_keys is set, but no port speaks TLS (set link_tls_cert and link_tls_key, or remove it)",
+            "tls_ticket_keys is set, but no port speaks TLS: expected a certificate (set link_tls_cert and "
+            "link_tls_key, or remove it)",
         )

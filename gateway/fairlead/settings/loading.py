@@ -1,4 +1,5 @@
-"""Reads the settings of a gateway process: defaults < TOML file < environment < flags.
+"""Reads the settings of a gateway process: defaults, a TOML file, the environment and flags, where a later source
+overrides an earlier one.
 
 It reads the files that it is given and nothing else. All errors are reported at once, in one ConfigError.
 """
@@ -18,9 +19,10 @@ from fairlead.settings.table import NODE_LIMIT, SETTINGS
 
 PREFIX = "FAIRLEAD_"
 CLIENT_VARIABLES = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONFIG"})
-"""Read by the command line, not here; one shell may export them for both."""
+"""Variables that the command line reads, and a gateway ignores, because one shell may export them for both."""
 AGENT_PREFIX = "FAIRLEAD_AGENT_"
-"""The settings of this machine's agent. A gateway shares few of these names, and ignores the others."""
+"""The prefix of the variables of an agent on this machine. A gateway has few settings with such names, and ignores all
+other variables with this prefix."""
 
 TOKENS = ("agent_token", "platform_token")
 FROM_FILES = (*TOKENS, "redis")
@@ -52,14 +54,14 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     if authorities is not None and "redis" not in invalid:
         _trust_authorities(values, authorities, layers)
     settings = Settings(**values)  # type: ignore[arg-type]  # each setting parses to its field's type: test_settings
-    # A value that is invalid contradicts nothing: the default in its place was not asked for.
+    # A contradiction with an invalid value is not reported, because only the default in its place contradicts.
     layers.errors += [error for names, error in contradictions(settings) if invalid.isdisjoint(names)]
     raise_errors(layers.errors, "configuration")
     return settings
 
 
 def node_name(hostname: str) -> str:
-    """A legal node name made from a host name; `node` when nothing of it can be used."""
+    """A valid node name made from a host name; `node` if none of its characters can be used."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:NODE_LIMIT] or "node"
 
 

@@ -41,7 +41,7 @@ class Settings:
     trusted_proxies: str = ""
     allowed_hosts: str = ""
     allowed_origins: str = ""
-    heartbeat: float = 25.0  # under the 30 s after which the least patient of the usual load balancers hang up
+    heartbeat: float = 25.0  # below 30 s, the shortest idle timeout of the usual load balancers
     hello_timeout: float = 10.0
     message_limit: int = MIB
     window: int = 256 * KIB
@@ -67,7 +67,7 @@ class Settings:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is certainly reached from this machine alone. Of names, only localhost is certain."""
+    """Whether `host` can certainly be reached only from this machine. Of names, only localhost is certain."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

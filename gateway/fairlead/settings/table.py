@@ -1,7 +1,7 @@
 """Every setting of a gateway node: how it is parsed, what is expected, and its line in `fairlead serve --help`.
 
-Read by `loading` beside it, by the command line, which makes a flag of each, and by the operator's tests. The meaning
-of the kinds (`whole_number`, `text` …) is in `fairlead.configuration.setting`; the kinds below are the gateway's own.
+`loading` reads it, the command line, which makes a flag of each setting, and the operator's tests. The meaning of the
+kinds (`whole_number`, `text` …) is in `fairlead.configuration.setting`; the kinds below are the gateway's own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.configuration.setting import choice, number, path, text, whole_num
 KIB = 1024
 MIB = 1024 * KIB
 NODE_LIMIT = 64
-"""Characters of a node's name: it is part of every lease."""
+"""The longest name of a node in characters: the name is part of every lease."""
 
 
 def _host(help: str) -> Setting:
@@ -34,7 +34,7 @@ def _token(help: str) -> Setting:
 
 
 def _list(is_valid: Callable[[str], bool], expected: str, help: str) -> Setting:
-    """Entries joined by commas, or a list of TOML; kept as text, in lower case, without blanks."""
+    """Entries joined by commas, or a TOML list; kept as text, in lower case, without spaces."""
 
     def parse(raw: object) -> str:
         parts = raw.split(",") if isinstance(raw, str) else raw
@@ -79,19 +79,19 @@ def _redis_url(raw: object) -> str:
 SETTINGS: Mapping[str, Setting] = {
     "node": text(
         rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NODE_LIMIT - 1}}}",
-        f"1 to {NODE_LIMIT} of A-Z a-z 0-9 . _ -, the first a letter or digit",
+        f"1 to {NODE_LIMIT} characters of A-Z a-z 0-9 . _ -, the first a letter or digit",
         "Name of this node; by default the host's name",
     ),
-    # That of an object's UID in Kubernetes is a UUID; a static pod's is a hash.
+    # The UID of an object in Kubernetes is a UUID; that of a static pod is a hash.
     "pod_uid": text(
         r"[A-Za-z0-9-]{0,64}",
-        "up to 64 of A-Z a-z 0-9 -",
+        "up to 64 characters of A-Z a-z 0-9 -",
         "UID of the pod that this node runs in; with it, a restarted container gets its name back at once",
     ),
-    # As long as the value of a label in Kubernetes may be.
+    # The value of a label in Kubernetes has at most 63 characters.
     "revision": text(
         r"[A-Za-z0-9._-]{0,63}",
-        "up to 63 of A-Z a-z 0-9 . _ -",
+        "up to 63 characters of A-Z a-z 0-9 . _ -",
         "Revision of this node, equal for all nodes of one rollout; while another revision takes new links, /readyz "
         "fails",
     ),
@@ -156,9 +156,9 @@ SETTINGS: Mapping[str, Setting] = {
     "hello_timeout": number(0.1, 300, "Seconds within which an agent must send its first message"),
     # In less than 128 KiB a chunk of 64 KiB in base64 would not fit; 1 MiB is the ceiling of protocol v1.
     "message_limit": whole_number(128 * KIB, MIB, "Maximum size of a message, in bytes"),
-    "window": whole_number(128 * KIB, 64 * MIB, "Bytes of one stream that may be in flight, sent and not yet stored"),
+    "window": whole_number(128 * KIB, 64 * MIB, "Bytes of one stream that may be in flight, sent but not yet stored"),
     "queue_limit": whole_number(128 * KIB, 256 * MIB, "Maximum size of one agent's send queue, in bytes"),
-    # An honest agent sends one heartbeat in `heartbeat` seconds; in less than a whole chunk nothing would pass.
+    # An honest agent sends one heartbeat in `heartbeat` seconds. With a byte_rate below one chunk, no chunk would pass.
     "message_rate": number(
         10, 1_000_000, "Maximum number of unnumbered messages (heartbeats, credit) per second on one link"
     ),
@@ -199,10 +199,10 @@ SETTINGS: Mapping[str, Setting] = {
     "log_format": choice(("text", "json"), "Format of the log: lines of text, or one JSON object on each line"),
     "trace_endpoint": text(
         r"(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?",
-        "http://…, https://… or nothing",
+        "an http:// or https:// URL, or nothing",
         "OTLP/HTTP endpoint for spans, such as http://collector:4318; by default nothing is traced",
     ),
     "trace_ratio": number(0, 1, "Share of commands and links that are traced when their caller does not decide it"),
     "trace_slow": number(0, 86_400, "Seconds; a command that takes longer is always traced, as failed ones are"),
 }
-"""The fields of Settings, for each secret the file that may contain it, and the certificate authorities of Redis."""
+"""The fields of `Settings`, for each secret the file that may contain it, and the certificate authorities of Redis."""

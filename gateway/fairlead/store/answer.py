@@ -41,7 +41,7 @@ class Answer(Generic[T]):
 
 
 def call_on_failure(reply: asyncio.Future[Any], call: Callable[[], object]) -> None:
-    """Call `call` if `reply` becomes an error. A cancelled reply counts as one: nobody knows what Redis did."""
+    """Call `call` if `reply` becomes an error. A cancelled reply counts as one, because what Redis did is unknown."""
 
     def check(reply: asyncio.Future[Any]) -> None:
         if reply.cancelled() or reply.exception() is not None:

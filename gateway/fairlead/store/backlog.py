@@ -43,15 +43,16 @@ class Priority(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How many calls of one priority may wait, and how many one batch takes. Bytes are of requests, except `back`."""
+    """How many calls of one priority may wait, and how many one batch takes. Bytes are those of requests, except in
+    `back`."""
 
     waiting: int
     waiting_bytes: int
     batch: int
     batch_bytes: int
     back: int
-    """Limit of the expected bytes of the replies to one batch. A call that expects more is alone of its priority in
-    its batch."""
+    """The limit of the expected bytes of the replies to one batch. A call that expects more is the only one of its
+    priority in its batch."""
 
 
 LIMITS = {

@@ -1,10 +1,10 @@
 """The blocking reader: follows one Redis stream over its own connection and passes its entries to a callback.
 
 `bus` uses it for the node's inbox. It reads in order from the last id it has seen, so a reconnect or a restart of the
-server loses no entry that the server has kept. A blocking read is shorter than the read timeout; otherwise the reader
-could not distinguish a quiet stream from a dead server and would receive nothing for a minute. If the stream was
-deleted and created again, or if the server lost the last second of its data, the reader starts again at the beginning
-of the stream: an entry may arrive twice, but none is skipped.
+server loses no entry that the server has kept. A blocking read is shorter than the read timeout, so that the reader can
+distinguish a quiet stream from a dead server. If the stream was deleted and created again, or if the server lost the
+last second of its data, the reader starts again at the beginning of the stream: an entry may arrive twice, but none is
+skipped.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ READ_TIMEOUT = 5.0
 ENTRIES = 256
 """Entries per read. It bounds the memory for one read and the time for which its handling blocks the event loop."""
 START = "0-0"
+"""The id before the first entry of any stream."""
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -146,7 +147,13 @@ class BlockingReader:
             return
         newest = text(facts[facts.index(b"last-generated-id") + 1])
         if _order(newest) < _order(self.last_id):
-            logger.warning("%s has begun again (at %s, the reader was at %s)", self._stream, newest, self.last_id)
+            logger.warning(
+                "the stream %s was created again: its newest id is %s, and %s was read before; "
+                "reading it from the beginning",
+                self._stream,
+                newest,
+                self.last_id,
+            )
             self.last_id = START
 
 

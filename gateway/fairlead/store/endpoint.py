@@ -2,8 +2,9 @@
 
 The pipeliner, the blocking reader and the embedded server use it, each for one connection. It is the only caller of
 redis-py's connection classes. redis-py parses the URL and does TLS and authentication; its pool, retries and timeouts
-are off, because they repeated an XADD when the server had stood still. A frozen server still accepts TCP connections,
-so only an answered PING proves that it serves. `address`, which errors and logs show, never contains a password.
+are not used, because they repeated an XADD after the server had been frozen. A frozen server still accepts TCP
+connections, so only an answered PING proves that it serves. `address`, which errors and logs show, never contains a
+password.
 """
 
 from __future__ import annotations
@@ -77,8 +78,11 @@ class RedisConnection:
 
 
 class Endpoint:
+    """A Redis server, by its URL. `address` names it in messages."""
+
     def __init__(self, url: str, client_name: str = "fairlead", allowance: ReplyLimit | None = None) -> None:
-        """Parse `url`. `allowance` limits the bytes that the server may send; it is None for a trusted server."""
+        """Parse `url`. `allowance` limits the bytes that the server may send; it is None for a trusted server. Raises
+        ConfigError if the URL is not valid."""
         try:
             options = cast("dict[str, Any]", parse_url(url))
         except ValueError as e:
@@ -103,8 +107,8 @@ class Endpoint:
         path = options.get("path")
         if path is not None and len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
             raise ConfigError(
-                f"the path of the Unix socket {path} has {len(os.fsencode(path))} bytes, and the system takes at most "
-                f"{SOCKET_PATH_LIMIT}; make a symbolic link to its folder from a shorter path, and name that"
+                f"the path of the Unix socket {path} has {len(os.fsencode(path))} bytes: expected at most "
+                f"{SOCKET_PATH_LIMIT} (make a symbolic link to its folder and give the path through the link)"
             )
         self._make()  # raises ConfigError for unknown options now instead of at the first connection
 
@@ -141,8 +145,8 @@ def pack(args: tuple[Arg, ...]) -> bytes:
 
 
 def keys_of(packed: bytes, number: int = 0) -> list[bytes]:
-    """The keys of a command that `pack` made; `number` is its place when there are several. For messages about errors:
-    it reads the whole text again."""
+    """The keys of command number `number` in `packed`, which `pack` made. Only for error messages: it parses `packed`
+    again."""
     reader = hiredis.Reader()
     reader.feed(packed)
     words: list[bytes] = []

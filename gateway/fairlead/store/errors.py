@@ -54,7 +54,8 @@ UNFIT_SERVER = {
     "WRONGPASS": "it refuses the password of the address",
     "NOPERM": "the user of the address lacks a permission",
 }
-"""The codes of error replies whose cause is the state of the server and not the command, each with its remedy."""
+"""The codes of error replies whose cause is the state of the server and not the command, with that cause and, where
+there is one, the remedy."""
 
 
 def reply_code(error: Exception) -> str:
@@ -70,8 +71,8 @@ def reply_code(error: Exception) -> str:
 
 
 def reply_error(error: ResponseError, address: str, script: str | None, keys: Sequence[bytes] = ()) -> FairleadError:
-    """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause. `keys`:
-    those of the command, for a message that says which one it is about."""
+    """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause. The
+    message names the command by its `keys`."""
     code = reply_code(error)
     if code in UNFIT_SERVER:
         return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")

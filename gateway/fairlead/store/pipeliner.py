@@ -5,7 +5,7 @@ costs less the busier the node is, and no timer delays any command. Calls of one
 decides how many calls of each priority a batch takes and how many may wait; `CallBatch` sends a batch and reads its
 replies.
 
-The pipeliner never repeats a command whose outcome is unknown, because a doubled XADD is worse than an error. When
+The pipeliner never repeats a command whose outcome is unknown, because a repeated XADD is worse than an error. When
 Redis does not answer a batch in time, the calls of the batch fail, the connection is closed and the circuit breaker
 opens: later calls fail at once until a new connection has answered PING. A call of a script that the server does not
 have was not executed, so the pipeliner repeats it once.
@@ -97,7 +97,8 @@ class Pipeliner:
         return self._backlog.waiting(priority)
 
     def start(self) -> None:
-        """Begin to connect; `wait_available` waits for the connection. The first is made like any later one."""
+        """Begin to connect; `wait_available` waits for the connection. The first connection is made like any later
+        one."""
         if self._owner is not None:
             raise RuntimeError("the pipeliner has been started already")
         self._owner = asyncio.create_task(self._own(), name=f"pipeliner {self.address}")
@@ -293,4 +294,4 @@ class Pipeliner:
             try:
                 callback(self._up.is_set())
             except Exception:
-                logger.exception("a watcher of Redis at %s failed", self.address)
+                logger.exception("a callback for the availability of Redis at %s failed", self.address)

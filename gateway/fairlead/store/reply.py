@@ -1,8 +1,8 @@
 """The four types of a Redis reply, and the functions that convert a reply into the type that the caller expects.
 
-All code that submits commands calls them. They never guess: a reply of another type raises a `StoreError` that shows
-it, because a silent None here would become a wrong lease elsewhere. The connection uses RESP2 on purpose: hashes arrive
-as flat lists, exactly as a Lua script returns them, so the same functions read both.
+All code that submits commands calls them. They never guess: for a reply of another type they raise a `StoreError` that
+shows it, because a silent None here would become a wrong lease elsewhere. The connection uses RESP2 on purpose: hashes
+arrive as flat lists, exactly as a Lua script returns them, so the same functions read both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Arg: TypeAlias = "bytes | str | int | float"
 
 
 def _wrong(reply: Reply, wanted: str) -> StoreError:
-    return StoreError(f"reply {reply!r:.120} of the server is not {wanted}", "SHAPE")
+    return StoreError(f"unexpected reply {reply!r:.120} of the server: expected {wanted}", "SHAPE")
 
 
 def integer(reply: Reply) -> int:

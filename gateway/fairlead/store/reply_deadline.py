@@ -13,7 +13,7 @@ LAST_PART = 0.25
 """Fraction of the timeout. The timer runs once this long before the end, to find out whether there was a pause; the
 time left suffices to read the replies that have arrived."""
 LATE = 0.5
-"""Fraction of that last part. A timer that runs later than by this much shows that the event loop was paused."""
+"""Fraction of that last part. A timer that runs late by more than this shows that the event loop was paused."""
 
 
 class ReplyDeadline:
@@ -37,7 +37,7 @@ class ReplyDeadline:
         self.timeout = asyncio.timeout(None)
 
     def progress(self) -> None:
-        """Replies have arrived: begin the time again."""
+        """Record that replies have arrived: the time begins again."""
         self._at = min(self._loop.time() + self._seconds, self._last)
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ class BoundedParser(DefaultParser):  # type: ignore[misc,valid-type]  # the clas
 
     async def read_from_socket(self) -> bool:
         if self._allowance.left < 0:
-            raise ConnectionLost(f"the server sent more than {self._allowance.most} bytes for what it was asked")
+            raise ConnectionLost(f"the server sent more than the {self._allowance.most} bytes that it may send")
         received = await self._stream.read(self._read_size)
         if not received:
             raise ConnectionLost("the server closed the connection")

@@ -41,20 +41,20 @@ async def check_server(pipeliner: Pipeliner) -> ServerFacts:
     )
     if _numbers(compatible) < OLDEST:
         raise ConfigError(
-            f"{facts.product} at {pipeliner.address} has version {facts.version}; "
-            "version 7.0 or later is needed (any Valkey will do)"
+            f"{facts.product} at {pipeliner.address} has version {facts.version}: "
+            "expected Redis 7.0 or later, or any Valkey"
         )
     if facts.eviction != "noeviction":
         logger.warning(
             "%s at %s evicts keys when its memory is full (maxmemory-policy %s): leases and commands would "
-            "vanish; set maxmemory-policy noeviction there",
+            "be lost; set maxmemory-policy noeviction there",
             facts.product,
             pipeliner.address,
             facts.eviction,
         )
     if not facts.append_only:
         logger.warning(
-            "%s at %s keeps no append-only file: its restart loses acknowledged commands; set appendonly yes there",
+            "%s at %s keeps no append-only file: a restart of it loses acknowledged commands; set appendonly yes there",
             facts.product,
             pipeliner.address,
         )

@@ -81,21 +81,22 @@ def _between(begin: int, end: int) -> float | None:
 class CommandStats:
     """Statistics of the commands of one session. A session creates them with its first command."""
 
-    __slots__ = ("commands", "failed", "windows")
+    __slots__ = ("commands", "failed", "histograms")
 
     def __init__(self) -> None:
         self.commands = 0
         """The number of commands that ended on this link."""
         self.failed = 0
-        self.windows: list[bytearray | None] = [None] * len(STAGES)
+        self.histograms: list[bytearray | None] = [None] * len(STAGES)
+        """The recent durations of each stage; None where none is known."""
 
     def add(self, stages: tuple[float | None, ...], failed: bool) -> None:
         self.commands += 1
         self.failed += failed
-        windows = self.windows
+        histograms = self.histograms
         for i, seconds in enumerate(stages):
             if seconds is not None:
-                counts = windows[i]
+                counts = histograms[i]
                 if counts is None:
-                    counts = windows[i] = new_histogram()
+                    counts = histograms[i] = new_histogram()
                 observe(counts, seconds)

@@ -50,7 +50,7 @@ def unpack_histogram(packed: bytes) -> bytearray:
 
 
 def quantile(counts: bytearray | None, share: float) -> float | None:
-    """The duration in seconds that `share` of those in the window do not exceed; None when the window is empty."""
+    """The duration in seconds that `share` of those in the histogram do not exceed; None if it is empty."""
     if counts is None or not (total := sum(counts)):
         return None
     above = total - max(1, -int(-share * total // 1))

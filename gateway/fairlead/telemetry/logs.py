@@ -77,13 +77,15 @@ class LogAggregator:
         self._logger = logger
         self._counts: dict[str, Counter[str]] = {}
         """For each kind that was logged within the last second, the number of further events by detail."""
+        self._levels: dict[str, int] = {}
+        """The level of each of these kinds, at which the further events are logged too."""
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, kind: str, detail: str, level: int, text: str, *args: object, **about: str) -> None:
         """Log or count one event. `kind` and `detail` are from small fixed sets; the rest describes this one event."""
         counts = self._counts.get(kind)
         if counts is None:
-            self._counts[kind] = Counter()
+            self._counts[kind], self._levels[kind] = Counter(), level
             self._logger.log(level, text, *args, extra=ids(**about))
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(PERIOD, self._report)
@@ -107,7 +109,8 @@ class LogAggregator:
         for kind, counts in self._counts.items():
             if count := counts.total():
                 details = ", ".join(f"{n} {detail}" for detail, n in counts.most_common())
-                self._logger.info(
+                self._logger.log(
+                    self._levels[kind],
                     "%s: %d more in %g s (%s)",
                     kind,
                     count,

@@ -27,7 +27,7 @@ METHODS = 20
 """The number of methods with their own series: the first ones that occur. Platforms name methods, and may name many."""
 OTHER = "other"
 
-# These would be a second series for each counter and histogram with its creation time, which is about the same as the
+# Otherwise each counter and histogram would have a second series with its creation time, which is about the same as the
 # start time of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -124,7 +124,7 @@ class Metrics:
         self.forgotten = Counter(
             "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
         )
-        self.passed_over = Counter(
+        self.rows_skipped = Counter(
             "fairlead_index_rows_skipped_total", "Rows of agents that the index sweeper could not read", registry=r
         )
         self.message_counters = MessageCounters()

@@ -1,4 +1,4 @@
-"""The trace of one request that posts a command, on the node that took it: from the request to the doorbell, and to
+"""The trace of one request that posts a command, on the node that received it: from the request to the doorbell, and to
 the end of the streamed answer.
 
 The API makes a `RequestTrace` when traces are on, dispatch fills it in, and whoever answers the caller ends it. The
@@ -33,19 +33,19 @@ class RequestTrace:
         self._accept = 0
 
     def begin(self, command: str, agent: str, method: str, caller: str) -> None:
-        """Dispatch begins, and the command has its id. `caller` is the traceparent that the request carried."""
+        """Record that dispatch begins and the command has its id. `caller` is the traceparent of the request."""
         self.command, self.agent, self.method = command, agent, method
         self.traceparent = self._tracing.traceparent_for(command, caller)
         self.placed = wall_ns()
 
     def accept(self) -> None:
-        """The command is stored in Redis, and the caller is informed."""
+        """Record that the command is stored in Redis and the caller is told so."""
         self.accepted = wall_ns()
         if self.traceparent and (context := self._context()).sampled:
             self._tracing.put(self._acceptance(context))
 
     def refuse(self, code: str, recorded: bool) -> None:
-        """The command was refused: export its whole trace. A post without a record is exported only if sampled."""
+        """Export the whole trace of a command that was refused. Without a record, it is exported only if sampled."""
         context = self._context()
         if not (context.sampled or recorded):
             return
@@ -57,12 +57,12 @@ class RequestTrace:
         self._tracing.put([root, *self._acceptance(context, code)])
 
     def first_results(self) -> None:
-        """The first results are sent to the caller."""
+        """Record that the first results are sent to the caller."""
         if not self.first:
             self.first = wall_ns()
 
     def end(self, failed: bool) -> None:
-        """The end of the stream is sent to the caller."""
+        """Record that the end of the stream is sent to the caller."""
         end = wall_ns()
         worth = failed or end - self.began >= self._tracing.slow
         if not (worth or self.traceparent) or not self.command:

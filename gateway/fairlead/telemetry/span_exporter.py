@@ -65,7 +65,7 @@ class Span:
     kind: str
     start: int
     end: int
-    facts: Mapping[str, Value]
+    attributes: Mapping[str, Value]
     error: str = ""
     events: Sequence[SpanEvent] = ()
     links: Sequence[SpanLink] = ()
@@ -185,7 +185,7 @@ def _converter(resource: Mapping[str, Value]) -> Callable[[Span], ReadableSpan]:
             SpanContext(span.trace, span.id, False, sampled),
             SpanContext(span.trace, span.parent, True, sampled) if span.parent else None,
             source,
-            dict(span.facts),
+            dict(span.attributes),
             [Event(event.name, timestamp=event.at) for event in span.events],
             [Link(SpanContext(to.trace, to.span, True, sampled)) for to in span.links],
             SpanKind[span.kind],

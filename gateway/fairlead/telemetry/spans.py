@@ -46,7 +46,7 @@ def delivery_spans(
 
     def add(name: str, kind: str, start: int, stop: int, parent: int, own: int = 0, **more: object) -> None:
         spans.append(
-            Span(context.trace, own or span_id(), parent, name, kind, start, stop, facts, links=links, **more)  # type: ignore[arg-type]  # error and moments, as Span has them
+            Span(context.trace, own or span_id(), parent, name, kind, start, stop, facts, links=links, **more)  # type: ignore[arg-type]  # `error` and `events` of Span
         )
 
     if timing.rung and timing.received:

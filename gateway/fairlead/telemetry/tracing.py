@@ -1,6 +1,6 @@
 """Decides which traces are kept, and the ids of their spans.
 
-routing and app call it. It decides about sampling from ids alone, before any span is created. If the caller did not
+`routing` and `app` call it. It decides about sampling from ids alone, before any span is created. If the caller did not
 trace a command, the id of the command, a UUIDv7, is also the id of its trace. So every node decides alike, and a
 command whose trace is kept only at its end, because it was slow or failed, still gets one trace from all nodes. When
 tracing is off, it costs one `if`. This module imports nothing from OpenTelemetry.
@@ -79,7 +79,7 @@ class Tracing:
         return int(id_[-12:], 16) < self._threshold
 
     def traceparent_for(self, command: str, caller: str) -> str:
-        """The traceparent for the record of a command: the caller's, or our own for a sampled command, else ""."""
+        """The traceparent for the record of a command: the caller's, or our own for a sampled command, otherwise ""."""
         if caller:
             return caller if parse_traceparent(caller) is not None else ""
         if not self.on or not self.is_sampled(command):

@@ -17,15 +17,15 @@ from fairlead.wire.outbox import Outbox
 
 
 class AgentLink:
-    """The state of one connection: hello, then welcome, then all other messages. Raises ProtocolViolation if the
-    gateway violates this order."""
+    """The state of one connection: hello, then welcome, then all other messages. `receive` raises ProtocolViolation if
+    the gateway violates this order, the numbering or a window."""
 
     __slots__ = ("input_from", "outbox", "ready", "released", "sent", "stored", "unstored", "window")
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
         self.input_from: Mapping[str, int] = {}
-        """What hello asked for: of each stream, the number of the first input chunk that comes on this link."""
+        """What hello asked for: for each stream, the number of the first input chunk that comes on this link."""
         self.ready = False
         self.sent = 0
         self.stored = 0
@@ -35,11 +35,11 @@ class AgentLink:
         """The messages that credit has released. The caller that passed the credit to `receive` sends them."""
 
     def greeted(self, have: Mapping[str, int]) -> None:
-        """Hello was written, with this `have`."""
+        """Record that hello was written, with this `have`."""
         self.input_from = have
 
     def receive(self, message: FromGateway | None) -> Iterable[str]:
-        """Apply `message` to the outbox; returns the ids of the commands whose streams may continue because of it."""
+        """Apply `message` to the outbox. Returns the ids of the commands whose streams may continue because of it."""
         if not self.ready and not isinstance(message, Welcome | Hb | Bye | None):
             what = type(message).__name__.lower()
             raise ProtocolViolation(
@@ -47,7 +47,7 @@ class AgentLink:
             )
         if isinstance(message, Welcome):
             if self.ready:
-                raise ProtocolViolation(CloseCode.PROTOCOL, "welcome again: a link is welcomed once")
+                raise ProtocolViolation(CloseCode.PROTOCOL, "second welcome: expected one on each link")
             self.ready = True
             self.window = message.limits.window
         elif isinstance(message, Rx):
@@ -89,9 +89,7 @@ class AgentLink:
 
     def _receipt(self, s: int) -> Iterable[str]:
         if not self.stored <= s <= self.sent:
-            raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"rx {s} out of range: {self.stored} stored, {self.sent} sent on this link"
-            )
+            raise ProtocolViolation(CloseCode.PROTOCOL, f"rx {s} out of range: expected {self.stored} to {self.sent}")
         moved = set()
         for _ in range(s - self.stored):
             message = self.unstored.popleft()

@@ -74,7 +74,7 @@ class CloseCode(IntEnum):
 
 
 def find_close_code(code: int) -> CloseCode | None:
-    """The member with the number `code`; None for a code that this table does not have, which an agent may send."""
+    """The member with the number `code`; None for a code that is not in this table, as an agent may send."""
     return _BY_NUMBER.get(code)
 
 
@@ -93,7 +93,7 @@ def was_orderly(code: int) -> bool:
 
 
 def meaning_of(code: int, otherwise: str = "unknown close code") -> str:
-    """The meaning of `code` in words; `otherwise` for a code that this table does not have."""
+    """The meaning of `code` in words; `otherwise` for a code that is not in this table."""
     found = find_close_code(code)
     return otherwise if found is None else found.meaning
 

@@ -19,6 +19,7 @@ from fairlead.wire.messages import (
     RESERVED,
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
+    SUBPROTOCOLS,
     FromAgent,
     FromGateway,
     Message,
@@ -56,7 +57,7 @@ class Codec(Generic[M]):
             self._head = msgspec.json.Decoder(_Head).decode
             self._encode = msgspec.json.Encoder().encode
         else:
-            raise ValueError(f"unknown subprotocol {subprotocol!r}")
+            raise ValueError(f"unknown subprotocol {subprotocol!r}: expected one of {', '.join(SUBPROTOCOLS)}")
 
     def encode(self, message: Message) -> bytes | str:
         """What to send as one WebSocket message: bytes on a binary link, str on a text link."""

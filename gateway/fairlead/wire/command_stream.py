@@ -13,14 +13,15 @@ from typing import Protocol
 
 from fairlead.wire.messages import WINDOW, Chunk, Credit, End, EndState, Error, Event, Lane
 
-RESULTS_GAP = Error(code="results_gap", message="a part of the results was lost behind the gateway")
+RESULTS_GAP = Error(code="results_gap", message="the gateway has lost some of the results that it had stored")
 
 
 class Memory(Protocol):
     """Storage that outlives the process."""
 
     def keep(self, message: Chunk | End | Event) -> None:
-        """Called before `message` is added to the outbox. If it raises for a chunk or an event, that is not added."""
+        """Called before `message` is added to the outbox. If it raises for a chunk or an event, the message is not
+        added."""
 
     def took(self, command: str) -> None:
         """The handler of `command` has read input."""
@@ -146,7 +147,8 @@ class CommandStream:
         return released
 
     def received(self, payload: bytes) -> None:
-        """Add the next input chunk of this link. A chunk that the handler has taken on the link before is only owed."""
+        """Add the next input chunk of this link. Of a chunk that the handler took on an earlier link, only the credit
+        is owed."""
         if self.input_next < self.input_taken:
             self.input_owed += len(payload)
         else:
@@ -172,12 +174,13 @@ class CommandStream:
         return Credit(id=self.command, bytes=grant) if grant else None
 
     def unsettled(self, size: int) -> None:
-        """Credit of `settle` or `take` could not be sent: it is owed again."""
+        """Record that `size` bytes of credit from `settle` or `take` could not be sent: they are owed again."""
         self.input_owed += size
 
     def resume(self, have: int, window: int, input_from: int) -> bool:
-        """Continue the stream on a new link: the chunks before `have` are stored, both windows are full again, and the
-        input comes from chunk `input_from` on, which hello named. Input that was not taken is dropped: it comes again.
+        """Continue the stream on a new link: the chunks before `have` are stored, and the input comes from chunk
+        `input_from` on, which hello named. All output is held until the caller grants the window. Input that was not
+        taken is dropped: it comes again.
 
         Returns False if the gateway has less than it has acknowledged: the stream is then ended at `have`, because both
         sides have lost the chunks in between.

@@ -44,10 +44,10 @@ class Action(Enum):
     CLAIM = "claim the agent, then welcome it"
     ANSWER = "answer the heartbeat"
     STORE = "store it, then count it as stored"
-    SKIP = "numbered, but of no open stream: count it as stored, and grant back what it took"
-    GRANT = "the agent takes more input"
-    LEAVE = "the agent says goodbye"
-    IGNORE = "nothing to do"
+    SKIP = "count it as stored and grant back the credit that it used: it is numbered, but belongs to no open stream"
+    GRANT = "send the input that the granted credit allows"
+    LEAVE = "end the link: the agent leaves"
+    IGNORE = "do nothing"
 
 
 class GatewayLink:
@@ -92,7 +92,7 @@ class GatewayLink:
             return Action.LEAVE
         if message is None or kind is Auth:
             return Action.IGNORE
-        raise ProtocolViolation(CloseCode.PROTOCOL, "hello again: a link says hello once")
+        raise ProtocolViolation(CloseCode.PROTOCOL, "second hello: expected one on each link")
 
     def _greet(self, message: FromAgent | None) -> Action:
         if self.phase is LinkPhase.CLOSED:
@@ -106,13 +106,13 @@ class GatewayLink:
             return Action.ANSWER
         if message is None:
             return Action.IGNORE
-        first = "hello" if self.phase is LinkPhase.GREETING else "nothing but hb until welcome"
+        first = "hello" if self.phase is LinkPhase.GREETING else "nothing but hb and bye until welcome"
         raise ProtocolViolation(CloseCode.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}")
 
     def welcomed(self) -> None:
         """Record that the claim succeeded and welcome is being sent: from now on the agent may send all messages."""
         if self.phase is not LinkPhase.CLAIMING:
-            raise ValueError(f"welcome in phase {self.phase.name}")
+            raise ValueError(f"welcome in phase {self.phase.name}: expected CLAIMING")
         self.phase = LinkPhase.READY
 
     def closed(self) -> None:
@@ -135,7 +135,7 @@ class GatewayLink:
                 self.streams = None
 
     def dismissed(self, command: str) -> Credit | None:
-        """Like `ended`, for a command that the gateway has ended and not the agent. Returns the credit to send, so that
+        """Like `ended`, for a command that the gateway has ended, not the agent. Returns the credit to send, so that
         the agent's `end` never waits behind chunks that have no credit.
         """
         stream = self.stream(command)
@@ -161,7 +161,7 @@ class GatewayLink:
         if size > CHUNK_LIMIT:
             raise ProtocolViolation(CloseCode.TOO_BIG, f"chunk of {size} bytes exceeds max {CHUNK_LIMIT}")
         streams = self.streams
-        stream = streams.get(chunk.id) if streams is not None else None  # `stream`, without the call
+        stream = streams.get(chunk.id) if streams is not None else None  # `self.stream`, without the cost of a call
         if stream is None:
             return Action.SKIP
         stream.receive_chunk(chunk, size)
@@ -183,10 +183,10 @@ class GatewayLink:
         return Action.GRANT
 
     def store(self, count: int) -> Rx:
-        """Record that the next `count` numbered messages are stored; returns the receipt to send."""
+        """Record that the next `count` numbered messages are stored. Returns the receipt to send."""
         self.stored += count
         if self.stored > self.received:
-            raise ValueError(f"stored {self.stored} of {self.received} messages")
+            raise ValueError(f"{self.stored} messages stored: expected at most {self.received}, which were received")
         return Rx(s=self.stored)
 
     def withhold(self, command: str) -> None:
@@ -200,12 +200,12 @@ class GatewayLink:
         return stream is not None and stream.full
 
     def grant_withheld(self, command: str) -> Credit | None:
-        """Grant credit again after the reader has read on; returns the credit for what was stored meanwhile."""
+        """Grant credit again after the reader has read on. Returns the credit for what was stored meanwhile."""
         stream = self.stream(command)
         return None if stream is None else self.repay(command, stream.stop_withholding())
 
     def repay(self, command: str, size: int) -> Credit | None:
-        """Record that `size` bytes of the stream are stored; returns the credit to send once it amounts to half a
+        """Record that `size` bytes of the stream are stored. Returns the credit to send once it amounts to half a
         window. None while the reader of the stream is too far behind: see `withhold`."""
         stream = self.stream(command)
         return None if stream is None else _grant(command, stream.repay(size, self.window))

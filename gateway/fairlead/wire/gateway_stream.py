@@ -2,7 +2,7 @@
 
 `GatewayLink` creates it, and passes it the agent's messages of the command. Those who send the command's input (in
 `routing`) read and record here how far they have come. It lives as long as the command is open on this link: a stream
-that outlives links is the agent's, see `command_stream`. It is pure: it holds no message and no clock.
+that outlives links is the agent's, see `command_stream`. This module is pure: it holds no message and no clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_INPUT_CREDIT = 1 << 30
 
 
 class GatewayStream:
-    """All sizes are in bytes."""
+    """The state of one open command. All sizes are in bytes."""
 
     __slots__ = (
         "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
@@ -52,7 +52,7 @@ class GatewayStream:
         self.feeding = False
         """True while a task sends input."""
         self.input_waiting = False
-        """True if the store may have input that was not read yet."""
+        """True if the store may have input that has not been read yet."""
 
     def agent_knows(self) -> None:
         """Record that the agent has the command, or that it was just written to the link."""
@@ -62,10 +62,12 @@ class GatewayStream:
 
     def receive_ack(self, ack: Ack) -> None:
         if self.next and ack.state == "refused":
-            raise ProtocolViolation(CloseCode.PROTOCOL, f"{ack.id} is refused after {self.next} chunks of its output")
+            raise ProtocolViolation(
+                CloseCode.PROTOCOL, f"ack refuses {ack.id} after {self.next} chunks: expected that before the first"
+            )
 
     def receive_chunk(self, chunk: Chunk, size: int) -> None:
-        """`size`: of the payload of `chunk`."""
+        """`size` is the length of the payload of `chunk`."""
         if chunk.n != self.next:
             raise ProtocolViolation(
                 CloseCode.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {self.next}"
@@ -80,11 +82,11 @@ class GatewayStream:
     def receive_end(self, end: End) -> None:
         if end.total != self.next:
             raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"end of {end.id} counts {end.total} chunks, {self.next} have come"
+                CloseCode.PROTOCOL, f"end of {end.id} counts {end.total} chunks: expected {self.next}"
             )
 
     def repay(self, size: int, window: int) -> int:
-        """Record that `size` bytes are stored; returns the credit to grant: 0 until it amounts to half of `window`, and
+        """Record that `size` bytes are stored. Returns the credit to grant: 0 until it amounts to half of `window`, and
         while credit is withheld."""
         if self.full:
             self.withheld += size
@@ -101,12 +103,12 @@ class GatewayStream:
         self.full = True
 
     def stop_withholding(self) -> int:
-        """The reader has read on: returns the bytes that were stored meanwhile, which are now to be repaid."""
+        """Record that the reader has read on. Returns the bytes that were stored meanwhile, for `repay`."""
         size, self.withheld, self.full = self.withheld, 0, False
         return size
 
     def repay_all(self) -> int:
-        """Returns the credit for all that is stored and was not granted back, even if credit is withheld."""
+        """Return the credit for everything that is stored and was not granted back, even if credit is withheld."""
         grant, self.owed, self.withheld = self.owed + self.withheld, 0, 0
         self.credit_left += grant
         return grant
@@ -131,17 +133,17 @@ class GatewayStream:
         self.feeding = False
 
     def begin_reading(self) -> int:
-        """Record that the store is being read; returns the number of the chunk to begin with. Input that comes from
-        now on is news again."""
+        """Record that the store is being read. Returns the number of the chunk to begin with. `begin_feeding` reports
+        input that is stored from now on."""
         self.input_waiting = False
         return self.input_next
 
     def reading_failed(self) -> None:
-        """Record that the store did not answer: what was to be read may be there."""
+        """Record that the store did not answer: it may still have input to read."""
         self.input_waiting = True
 
     def fed(self, size: int) -> None:
-        """Record that an input chunk of `size` bytes was sent. There may be more after what was read."""
+        """Record that an input chunk of `size` bytes was sent. The store may have more."""
         self.input_waiting = True
         self.input_next += 1
         self.input_credit -= size
@@ -150,11 +152,11 @@ class GatewayStream:
         self.input_sizes.append(size)
 
     def end_input(self) -> None:
-        """Send no more input on this link: its end was sent, or what comes next is gone."""
+        """Send no more input on this link: its end was sent, or the next chunk no longer exists."""
         self.input_ended = True
 
     def receive_input_credit(self, credit: Credit) -> None:
-        """The agent has consumed more of its input."""
+        """Record that the agent has consumed more of its input."""
         if self.input_credit + credit.bytes > MAX_INPUT_CREDIT:
             raise ProtocolViolation(CloseCode.PROTOCOL, f"credit of {credit.id} exceeds max {MAX_INPUT_CREDIT} bytes")
         self.input_credit += credit.bytes

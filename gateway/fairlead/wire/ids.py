@@ -1,7 +1,7 @@
 """Ids: which agent ids are valid, and how command ids are generated.
 
-The API and the handling of hello check every id that enters the system here. It is pure: time and randomness are
-arguments.
+The API and the handling of hello check here every id that enters the system. This module is pure: time and randomness
+are arguments.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from fairlead.errors import InvalidRequest
 
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-"""Braces, blanks and colons are not allowed, because the id is used unchanged in Redis hash tags and in URLs."""
+"""Braces, spaces and colons are not allowed, because the id is used unchanged in Redis hash tags and in URLs."""
 
 
 def check_agent_id(agent: str) -> str:

@@ -25,8 +25,8 @@ MESSAGE_REST = 16 << 10
 them.
 """
 FACTS_LIMIT = 4 << 10
-"""The maximum size in bytes of an agent's facts as JSON without blanks. A gateway keeps them in memory while the agent
-is linked."""
+"""The maximum size in bytes of an agent's facts as JSON without whitespace. A gateway keeps them in memory while the
+agent is linked."""
 CHUNK_LIMIT = 64 << 10
 """The maximum size in bytes of one chunk's payload: small enough that a command never waits long behind a file."""
 WINDOW = 256 << 10
@@ -83,7 +83,8 @@ class Error(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
-    """The capabilities of one end. `journal` is the id of a memory that outlives the agent's process, or ""."""
+    """The capabilities of one end. `journal` is the id of the journal in which the agent keeps commands beyond its
+    process, or "" if it has none."""
 
     journal: Annotated[str, Meta(max_length=64)] = ""
 

@@ -3,9 +3,9 @@
 The agent's reconnect loop calls it, and the gateway sends the policy in `welcome`. Full jitter (a uniform draw between
 zero and the current ceiling) spreads a fleet best after an outage (Brooker, "Exponential Backoff And Jitter", AWS
 Architecture Blog, 2015). The first retries are quick because, after a node has died, the ingress answers some attempts
-with 502 while other nodes are ready; only repeated failures justify a longer pause. Agents do not trust gateways with
-their pace: this module bounds the pauses that `welcome`, `bye` and `Retry-After` ask for. It is pure: the random number
-in [0, 1) is an argument.
+with 502 while other nodes are ready; only repeated failures justify a longer pause. An agent does not follow a
+gateway's pauses without limits: this module bounds those that `welcome`, `bye` and `Retry-After` ask for. It is pure:
+the random number in [0, 1) is an argument.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ QUICK = 4
 ingress needs up to 10 s to remove one killed node of four, and answers one attempt in four with an error meanwhile: all
 of five retries, which take 2.5 s on average, fail for one agent in a thousand."""
 LONGEST_MS = 600_000
-"""The longest pause of an agent, regardless of who asks for a longer one. Ten minutes are enough for any overload, and
-a fleet that a faulty proxy or gateway told to pause for a day could only be reconnected host by host."""
+"""The longest pause of an agent, whoever asks for a longer one. Ten minutes are enough for any overload, and a fleet
+that a faulty proxy or gateway told to pause for a day could only be reconnected host by host."""
 NAMED_LEAST_MS = 1_000
 """A pause of at least this length that a gateway names is used unchanged: it allows at most one attempt a second."""
 
@@ -86,6 +86,6 @@ def retry_after(most: float, draw: float) -> int:
 
 
 def after_refusal(seconds: float, draw: float) -> float:
-    """Milliseconds that an agent waits after a Retry-After: once to one and a half times as long, because agents that
-    got the same whole second must not come back together."""
+    """Milliseconds that an agent waits after a Retry-After of `seconds`: between 1 and 1.5 times as long, because
+    agents that were given the same number of seconds must not come back together."""
     return seconds * 1000 * (1 + draw / 2)

@@ -368,10 +368,10 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
             data += frames.encode(FIN | CONTINUATION, payload, MASK)
             count += 1
     reader, position, turn, read_frames = ServerReader(), 0, 0, 0
-    while position < len(data) or reader.ripe:
+    while position < len(data) or reader.keeps_frames:
         piece = data[position : position + cuts[turn % len(cuts)]]
         position, turn = position + len(piece), turn + 1
-        if reader.ripe and turn % 2 and piece:
+        if reader.keeps_frames and turn % 2 and piece:
             before = reader.kept
             reader.keep(piece)  # it waits for its turn
             assert reader.kept == before + len(piece)
@@ -382,16 +382,16 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
         assert reader.unparsed <= reader.kept
     assert read_frames == count
     assert reader.calls == read(data)
-    assert (reader.kept, reader.unparsed, reader.ripe) == (0, 0, False)
+    assert (reader.kept, reader.unparsed, reader.keeps_frames) == (0, 0, False)
 
 
 def test_kept_bytes_are_counted() -> None:
     reader = ServerReader()
     assert reader.feed(frames.encode(BINARY, b"x" * 100, MASK)) == 1
-    assert (reader.kept, reader.unparsed, reader.ripe) == (100, 0, False)
+    assert (reader.kept, reader.unparsed, reader.keeps_frames) == (100, 0, False)
     assert reader.feed(frames.encode(FIN | CONTINUATION, b"y" * 50, MASK)[:-1]) == 0
-    assert (reader.kept, reader.unparsed, reader.ripe) == (155, 55, False)
+    assert (reader.kept, reader.unparsed, reader.keeps_frames) == (155, 55, False)
     reader.discard()
-    assert (reader.kept, reader.ripe, reader.feed(b"more")) == (0, False, 0)
+    assert (reader.kept, reader.keeps_frames, reader.feed(b"more")) == (0, False, 0)
     reader.keep(b"more")
     assert reader.kept == 0

@@ -35,12 +35,16 @@ class Command:
     """One command, given to handlers whose first parameter is annotated `Command`.
 
     Attributes:
-        id: the command's id, the same on every attempt. method: the name of the method. payload: the payload as it was
-        received, as JSON. lane: "interactive" or "bulk". attempt: 1, or more when the command was begun again after a
-        restart of the agent. traceparent: the caller's W3C trace context, or empty. stdin: the command's input, a
-        `Stdin`. cancelled: true once the results are no longer wanted: the command was cancelled, its deadline has
-        passed, or the agent
-            is stopping. A coroutine is cancelled then as well; a thread cannot be, and must look at this attribute.
+        id: the command's id, the same on every attempt.
+        method: the name of the method.
+        payload: the payload as it was received, as JSON.
+        lane: "interactive" or "bulk".
+        attempt: 1, or more when the command was begun again after a restart of the agent.
+        traceparent: the caller's W3C trace context, or empty.
+        stdin: the command's input, a `Stdin`.
+        cancelled: true once the results are no longer wanted: the command was cancelled, its deadline has passed, or
+            the agent is stopping. A coroutine is cancelled then as well; a thread cannot be, and must look at this
+            attribute.
     """
 
     def __init__(self, cmd: Cmd, stream: CommandStream, sender: OutputSender) -> None:

@@ -1,6 +1,7 @@
 """Opens TCP connections as a client, on sockets of their own and not on transports of the event loop.
 
-`client.open_connection` calls it for connections that a `Poller` serves. It knows no WebSockets and sets no deadline.
+`client.open_connection` calls it for connections that a `Poller` serves. It knows nothing about WebSockets and sets no
+deadline.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ IP_BIND_ADDRESS_NO_PORT: Final = getattr(socket, "IP_BIND_ADDRESS_NO_PORT", 24)
 
 
 async def connecting_socket(host: str, port: int, local_address: str | None) -> socket.socket:
-    """A socket that connects to `host`, from `local_address` if that is given. Raises OSError.
+    """Return a socket that connects to `host`, from `local_address` if that is given. Raises OSError.
 
-    With an IP address it may still be connecting: the kernel takes output when it is done, and the first read reports
-    that it has failed. A name may stand for several addresses, so the first one is awaited that answers.
+    If `host` is an IP address, the socket may still be connecting: the kernel accepts output once it is connected, and
+    the first read reports a failure. If `host` is a name, which may have several addresses, this waits until one of
+    them has answered.
     """
     for family in (socket.AF_INET, socket.AF_INET6):
         try:

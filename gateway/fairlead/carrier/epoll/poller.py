@@ -1,10 +1,10 @@
-"""The poller: reads and writes all the sockets that connections have taken with them when they left their transports.
+"""The poller: reads and writes the sockets of all connections that have left the event loop's transports.
 
 A server has one `Poller`, and `websocket_upgrade` offers it each connection whose upgrade was accepted; a client with
 many connections gives it sockets that never had a transport. The event loop sees one descriptor, that of the epoll.
 When a socket is ready, the poller lets it read once and write once, and returns to the event loop after some
-milliseconds, however much there is to do. It knows no WebSockets. An epoll is created with the first connection, so a
-server without connections has none.
+milliseconds, however much there is to do. It knows nothing about WebSockets. An epoll is created with the first
+connection, so a server without connections has none.
 
 A connection leaves its transport by duplicating the descriptor and aborting the transport. Closing one of two
 descriptors of a socket sends nothing to the peer, and what the kernel has received stays readable through the other.
@@ -29,11 +29,11 @@ AVAILABLE: Final = hasattr(select, "epoll")
 BATCH: Final = 256
 """The most sockets that the kernel is asked for at once. Most of them take some 10 µs each."""
 MOST_READ: Final = 256 << 10
-"""The most bytes that are read from one socket before it is the turn of the next. The same as in asyncio and uvloop."""
+"""The most bytes that are read from one socket before the next one gets its turn, as in asyncio and uvloop."""
 HOT: Final = 64
-"""How often in a row a socket must have been ready alone before the event loop itself watches it. Such a socket is the
-one link that is talked to on an idle node: its messages then need no second system call, and cost as much as on a
-transport. The move itself takes as long as some messages do."""
+"""How many times in a row a socket must be the only ready one before the event loop itself watches it. Such a socket
+belongs to the only busy link of an otherwise idle node: its messages then need no second system call, and cost as much
+as on a transport. The move itself costs as much as a few messages."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
@@ -64,13 +64,14 @@ class Poller:
         self._epoll: select.epoll | None = None
         self._closed = False
         self._polled: list[Polled | None] = []
-        """Who owns the socket, by its descriptor, which is a small number: 8 bytes each, where a dict takes 80."""
+        """The owner of each socket, indexed by its descriptor. Descriptors are small numbers, so that a list takes 8
+        bytes for each, where a dict takes 80."""
         self._left: list[tuple[int, int]] = []
         """The rest of the last batch."""
         self._alone: Polled | None = None
-        """The only one of the last batch."""
+        """The owner of the socket that was last ready alone."""
         self._streak = 0
-        """How often in a row it was ready alone, and the hot one was not ready at all."""
+        """How many times in a row that socket was ready alone while the hot one was not ready."""
         self._unflushed: list[SocketTransport] = []
         self._more: memoryview
 
@@ -83,7 +84,7 @@ class Poller:
         TLS, data that is not written yet, a peer that has left, a process without free descriptors, or a closed poller.
 
         The caller must set the protocol of the new transport before control returns to the event loop. The old
-        transport is aborted, and its protocol is not told.
+        transport is aborted without a call to its protocol.
         """
         sock = transport.get_extra_info("socket")
         if self._closed or sock is None or transport.get_extra_info("sslcontext") is not None:
@@ -105,9 +106,9 @@ class Poller:
         return taken
 
     def adopt(self, sock: socket.socket) -> SocketTransport:
-        """The transport of a client's socket, which may be connecting still, and whose descriptor it owns from now on.
-        The caller must set its protocol before control returns to the event loop. Raises OSError, after which the
-        socket is closed.
+        """Return a transport for a client's socket, which may still be connecting. The transport owns the descriptor
+        from now on, and the caller must set its protocol before control returns to the event loop. If it raises
+        OSError, the socket is closed.
         """
         with sock:
             if self._closed:
@@ -118,8 +119,8 @@ class Poller:
         return transport
 
     def close(self) -> None:
-        """Drop all connections and close the epoll. Nothing is taken over any more: an application that answers only
-        now would create an epoll that nobody closes."""
+        """Drop all connections, close the epoll and take over no more connections: an application that answers later
+        would create an epoll that nobody closes."""
         self._closed = True
         for polled in tuple(self._polled):
             if polled is not None:
@@ -142,15 +143,16 @@ class Poller:
         self._polled[fd] = polled
 
     def promote(self, fd: int) -> SocketTransport:
-        """Make a transport of a socket that is watched for data. As after `take_over`, its protocol must be set."""
+        """Make a transport the owner of a socket that is watched for data. Its protocol must be set, as after
+        `take_over`."""
         transport = self._polled[fd] = SocketTransport(fd, self)
         return transport
 
     # Called by the owners of the sockets.
 
     def watch(self, fd: int, before: int, events: int) -> None:
-        """Watch a socket for other events. One that is watched for none is not registered, because epoll would report
-        errors on it again and again. Raises OSError.
+        """Watch a socket for `events` in place of `before`. A socket that is watched for no events is not registered,
+        because epoll would report errors on it again and again. Raises OSError.
         """
         assert self._epoll is not None
         if self.hot is not None and self._polled[fd] is self.hot:
@@ -163,7 +165,7 @@ class Poller:
             self._epoll.register(fd, events)
 
     def remove(self, fd: int, events: int) -> None:
-        """Forget a socket, which its owner closes then."""
+        """Stop watching a socket, which its owner then closes."""
         polled, self._polled[fd] = self._polled[fd], None
         if polled is self.hot is not None:
             self.hot = None
@@ -193,8 +195,8 @@ class Poller:
     # Internal.
 
     def _wake(self) -> None:
-        """Serve sockets that are ready. The kernel appends those that still are to the end of its list, so each gets
-        its turn; the rest of a batch comes before the next batch for the same reason.
+        """Serve sockets that are ready. The kernel moves sockets that are still ready to the end of its list, so that
+        each gets its turn; the rest of a batch comes before the next batch for the same reason.
         """
         assert self._epoll is not None
         owners, clock = self._polled, self._clock
@@ -213,7 +215,7 @@ class Poller:
         for position, (fd, event) in enumerate(events, 1):
             polled = owners[fd]
             if polled is None:
-                continue  # it was closed by one before it
+                continue  # an earlier socket of the batch has closed it
             try:
                 polled.ready(event)
             except Exception:
@@ -223,8 +225,8 @@ class Poller:
                 return
 
     def _heat(self) -> None:
-        """Let the event loop watch the socket that was ready alone, in place of the one before, which is quiet now.
-        This is done only with connections that wait for nothing but data.
+        """Let the event loop watch the socket that was ready alone, in place of the previous one, which is quiet now.
+        Only connections that wait for nothing but data are moved.
 
         The epoll still reports its errors: libuv ends its own watch at the first error of a socket, even if what
         arrived before the error is still unread.
@@ -242,7 +244,7 @@ class Poller:
             self.hot = alone
 
     def _cool(self, hot: SocketTransport) -> None:
-        """Watch the socket that the event loop has watched, as all others."""
+        """Let the epoll watch the socket that the event loop has watched, like all others."""
         assert self._epoll is not None
         self.hot = None
         self._loop.remove_reader(hot.fd)
@@ -270,7 +272,7 @@ class Poller:
         unflushed.clear()
 
     def _failed(self, polled: Polled) -> None:
-        logger.exception("a connection failed and is dropped; the others go on")
+        logger.exception("a connection failed and is dropped; the others continue")
         self.reading = None
         polled.abort()
 

@@ -20,12 +20,12 @@ READABLE: Final = 0x1
 WRITABLE: Final = 0x4
 """EPOLLIN and EPOLLOUT of Linux, which `select` does not define elsewhere."""
 READ_SIZE: Final = 64 << 10
-"""Bytes that are read at first. glibc gives memory of this size from its heap; more than 128 KiB would be mapped and
-unmapped for each read, which takes 16 µs."""
+"""Bytes that the first read of a turn asks for. glibc takes memory of this size from its heap; more than 128 KiB would
+be mapped and unmapped for each read, which takes 16 µs."""
 HIGH_WATER: Final = 64 << 10
-"""The protocol is told to pause writing when more bytes than this are waiting. The same as in asyncio and uvloop."""
+"""The protocol is told to pause writing when more bytes than this are waiting, as in asyncio and uvloop."""
 LOW_WATER: Final = HIGH_WATER // 4
-"""The protocol is told to resume writing when no more bytes than this are waiting. The same as there."""
+"""The protocol is told to resume writing when no more bytes than this are waiting, as in asyncio and uvloop."""
 
 
 # The states of a socket, as numbers because an enumeration's members cost 50 ns each time.
@@ -189,7 +189,7 @@ class SocketTransport(asyncio.Transport):
         return data
 
     def _send(self, output: bytes | bytearray) -> int:
-        """Write some of `output`. Returns how many bytes. Raises OSError."""
+        """Write a part of `output` and return its size in bytes. Raises OSError."""
         return os.write(self._fd, output)
 
     def _close_socket(self) -> None:
@@ -207,7 +207,7 @@ class SocketTransport(asyncio.Transport):
             self.flush()
 
     def _finish(self) -> None:
-        """All output has been written: do what has waited for that."""
+        """Do what had to wait until all output was written."""
         if self._state == CLOSING:
             self._drop(None)
         elif self._state == HALF_CLOSING:

@@ -1,12 +1,12 @@
 """A connected stream socket with TLS, as an asyncio transport that the poller serves.
 
-`tls.tls_acceptor` creates one when a handshake is done, for a link as well as for an HTTP connection. OpenSSL
-reads and writes the socket itself, so no octet is copied between buffers. Its own buffers are returned whenever they
-are empty (`SSL_MODE_RELEASE_BUFFERS`, which Python sets), so an idle connection has none, whatever it has carried.
+`tls.tls_acceptor` creates one when a handshake is done, for a link as well as for an HTTP connection. OpenSSL reads and
+writes the socket itself, so nothing is copied between buffers. Its own buffers are freed whenever they are empty
+(`SSL_MODE_RELEASE_BUFFERS`, which Python sets), so an idle connection has none, whatever it has carried.
 
 One read takes one whole record, so no plaintext ever waits in OpenSSL, where the kernel could not report it. Closing
-sends close_notify. After `write_eof` nothing that arrives can be decrypted by Python's `shutdown`, which has begun to
-look for the peer's close_notify: it is read and discarded, as everybody who closes only one half of a WebSocket does.
+sends close_notify. After `write_eof`, what arrives can no longer be decrypted, because Python's `shutdown` has begun to
+look for the peer's close_notify. It is read and discarded, like all data after a WebSocket's half was closed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 RECORD: Final = 16 << 10
 """The most plaintext of one record (RFC 8446 §5.1)."""
 MOST_READ: Final = 16 * RECORD
-"""The most bytes that are read before it is the turn of the next socket. The same as without TLS."""
+"""The most bytes that are read from one socket before the next one gets its turn, as without TLS."""
 
 
 class TlsObject(Protocol):
-    """What is used of the object that Python's `SSLSocket` is built around."""
+    """The methods that are used of the object inside Python's `SSLSocket`."""
 
     context: ssl.SSLContext
     session_reused: bool
@@ -53,11 +53,11 @@ class TlsTransport(SocketTransport):
         self._socket = sock
         self._tls = tls
         self._read_waits = False
-        """Whether OpenSSL must write before it can read: it answers a key update of the peer (RFC 8446 §4.6.3). Until
-        then the socket is not watched for data, which would be reported again and again."""
+        """True while OpenSSL must write before it can read, because it answers a key update of the peer (RFC 8446
+        §4.6.3). Meanwhile the socket is not watched for data, which would be reported again and again."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What HTTP connections ask for: the two addresses, and the objects of TLS."""
+        """Return what HTTP connections ask for: one of the two addresses, or an object of TLS."""
         try:
             match name:
                 case "sslcontext":
@@ -129,13 +129,13 @@ class TlsTransport(SocketTransport):
         return b"".join(records)
 
     def _discard(self) -> bytes:
-        """Returns b"" at the end of the stream."""
+        """Discard what has arrived. Returns b"" at the end of the stream, and raises BlockingIOError before that."""
         if os.read(self._fd, MOST_READ):
             raise BlockingIOError
         return b""
 
     def _send(self, output: bytes | bytearray) -> int:
-        """OpenSSL writes record by record, and insists on the same octets again after it could not."""
+        """Write record by record: after an incomplete write, OpenSSL must be given the same bytes again."""
         written = 0
         try:
             if len(output) <= RECORD:
@@ -159,7 +159,8 @@ class TlsTransport(SocketTransport):
 
 
 def server_side(sock: socket.socket, context: ssl.SSLContext) -> TlsObject:
-    """The server's end of TLS on a socket that does not block, before the handshake. It needs the socket to live."""
+    """The server's end of TLS on a socket that does not block, before the handshake. The caller must keep the
+    socket."""
     made: TlsObject = context._wrap_socket(sock, True)  # type: ignore[attr-defined]  # see decision 0026
     openssl.return_after_each_message(made, context)
     return made

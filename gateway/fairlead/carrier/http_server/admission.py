@@ -4,7 +4,7 @@
 valid token, when its upgrade was accepted, or when it is lost. When there is no room, a new connection is accepted and
 the one that has been without a token for the longest time is closed: an honest client shows its token within a round
 trip, an attacker never does. The same object bounds the bytes that were received ahead of the request that is being
-answered. One `Admission` serves all ports of an event loop that share a limit. It knows no tokens and writes no
+answered. One `Admission` serves all ports of an event loop that share a limit. It checks no tokens and writes no
 answers.
 """
 
@@ -23,7 +23,7 @@ ADMIN_LIMIT: Final = 128
 """The most connections to the admin port. There are only a few probes and scrapers, and each uses one at a time."""
 REQUESTS: Final = 8
 """Requests that a connection may send without a valid token; the last one closes it. This is enough for a person who
-corrects a token, and too few to keep a connection for nothing."""
+corrects a token, and too few to keep a connection open without one."""
 LIFETIME: Final = 60.0
 """Seconds that a connection may stay open without a valid token."""
 PACE: Final = 0.01
@@ -49,7 +49,7 @@ def admin_admission() -> Admission:
 
 
 class Abortable(Protocol):
-    """A connection: the transport of one, or its socket while it has none."""
+    """The transport of a connection, or its socket while it has no transport."""
 
     def abort(self) -> None: ...
 
@@ -101,7 +101,7 @@ class Admission:
         self._open[transport] = key
         self._join(transport, key)
         if len(self._open) > self.limit:
-            self._evict(next(iter(self._open)), f"of {self.limit} {self._kind} in all")
+            self._evict(next(iter(self._open)), f"of {self.limit} {self._kind} in total")
 
     def discard(self, transport: Abortable) -> None:
         """Stop counting a connection that has shown a valid token or is lost."""
@@ -120,8 +120,8 @@ class Admission:
             self._join(transport, key)
 
     def hold(self, transport: Abortable, count: int) -> None:
-        """Note that `transport` holds `count` bytes ahead of their turn. If all connections together hold too many, one
-        that has shown no valid token is closed, or this one if all of them have shown one.
+        """Record that `transport` holds `count` bytes ahead of their turn. If all connections together hold too many,
+        one that has shown no valid token is closed, or this one if all of them have shown a token.
         """
         self.ahead += count - self._held.pop(transport, 0)
         if count:

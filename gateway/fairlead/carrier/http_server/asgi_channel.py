@@ -2,8 +2,8 @@
 
 `websocket_upgrade` makes one for each accepted connection whose application keeps its coroutine, and calls `receive`
 and `send` for it. Backpressure works both ways: an application that does not receive pauses reading, and a peer that
-does not read suspends `send`. It knows no HTTP and no handshake. A peer that stays silent for two silence periods of
-the timer wheel, in spite of a ping in between, is dropped, so no other keepalive is needed.
+does not read suspends `send`. It knows nothing about HTTP and the handshake. A peer that stays silent for two silence
+periods of the timer wheel, in spite of a ping in between, is dropped, so no other keepalive is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.carrier.listener import Connection
 MAX_QUEUED: Final = 64 << 10
 """Bytes that may wait for `receive` before reading pauses: as many as one read of the transport delivers."""
 OVERHEAD: Final = 256
-"""Bytes that an event is counted for in addition to its payload, so that empty messages cannot fill memory either."""
+"""Bytes that an event counts in addition to its payload, so that empty messages cannot fill the memory either."""
 
 
 class AsgiChannel:
@@ -85,10 +85,12 @@ class AsgiChannel:
             self._end(code, reason)
             connection.close(code, reason)
         else:
-            raise RuntimeError(f"ASGI message {message['type']!r} is out of place: the connection is open")
+            raise RuntimeError(
+                f"ASGI message {message['type']!r} is out of place: expected send or close, the connection is open"
+            )
 
     def finish(self, code: int, reason: str) -> None:
-        """The application has returned."""
+        """Close the connection, because the application has returned."""
         if self._connection is not None:
             self._connection.close(code, reason)
 

@@ -1,14 +1,15 @@
 """Accepts connections on the poller: a plain request for a link becomes one at once, everything else goes to uvicorn.
 
 `Server` makes a `LinkAcceptor` in place of the event loop's servers when its configuration has a direct endpoint. A new
-connection waits on the poller until its first octets arrive. They are looked at and left in the socket: if they are a
-whole request for a link, and the endpoint takes it, the socket is a link's from then on, and no transport, parser, task
-or scope is made. In every other case the event loop makes a transport of the socket for an `HttpConnection`, which
-finds the same octets there. The endpoint refuses nothing: what it does not take, the application refuses, in the way
-and with the counters and delays that it has. So whoever wants to know what is refused need not read this module.
+connection waits on the poller until its first octets arrive. The acceptor peeks at them, which leaves them in the
+socket: if they are a whole request for a link, and the endpoint takes it, the socket becomes a link's without an HTTP
+connection, a parser or a task. In every other case the event loop makes a transport of the socket for an
+`HttpConnection`, which finds the same octets there. The endpoint refuses nothing: what it does not take, the
+application refuses, in the way and with the counters and delays that it has. So whoever wants to know what is refused
+need not read this module.
 
-What waits has the limits of an HTTP connection: it counts as one without a valid token, and has as long for its first
-octets as a request has for its head. A request that comes in pieces thus has this time twice.
+A connection that waits has the limits of an HTTP connection: it counts as one without a valid token, and its first
+octets have as much time as the head of a request. A request that arrives in pieces thus has this time twice.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fairlead.carrier")
 
 ACCEPTED_AT_ONCE: Final = 32
-"""Connections that are accepted before those that are open have their turn. Each takes some 10 µs."""
+"""The most connections that are accepted before open connections get their turn. Each takes some 10 µs."""
 PAUSE: Final = 0.2
-"""Seconds for which nothing is accepted when the process or the system has no free descriptor or memory. What arrives
-meanwhile waits in the kernel."""
+"""Seconds for which nothing is accepted when the process or the system has no free descriptor or memory. New
+connections meanwhile wait in the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ class LinkAcceptor:
                 one.close()
 
     async def wait_closed(self) -> None:
-        """Wait for the connections that are on their way to uvicorn."""
+        """Wait for the connections that are being handed over to uvicorn."""
         if self._handed_over:
             await asyncio.wait(self._handed_over)
 
@@ -134,7 +135,7 @@ class LinkAcceptor:
                 return
 
     def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
-        """Make a link of a socket, or hand it over. `data` has arrived, and is in the socket still."""
+        """Make a link of a socket, or hand it over to uvicorn. `data` has arrived and is still in the socket."""
         link = self._link_in(accepted, data)
         if link is None:
             task = self._loop.create_task(self._hand_over(accepted.leave()))
@@ -146,11 +147,12 @@ class LinkAcceptor:
             accepted.abort()
 
     def _await_request(self, sock: socket.socket, client: tuple[str, int]) -> None:
-        """Raises OSError if the kernel has no memory to watch the socket."""
+        """Wait for the first octets. Raises OSError if the kernel has no memory to watch the socket."""
         AcceptedSocket(self, sock, client)
 
     def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | None:
-        """The link that `data` begins with a request for, if it is a plain one and the endpoint takes it."""
+        """The link that the request at the beginning of `data` asks for; None unless it is a plain request that the
+        endpoint takes."""
         size = data.find(b"\r\n\r\n") + 4
         if size < 4 or self._endpoint is None:
             return None
@@ -169,7 +171,7 @@ class LinkAcceptor:
         return None if taken is None else _TakenLink(size, request, *taken)
 
     def _open(self, transport: SocketTransport, link: _TakenLink, received: bytes = b"") -> None:
-        """Begin a link. `received` has followed its request."""
+        """Open a link. `received` is the data that followed its request."""
         context, request = self.config.context, link.request
         deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
         answer = response.switching_protocols(
@@ -194,7 +196,7 @@ class LinkAcceptor:
     def _pause_accepting(self, error: OSError) -> None:
         if self._closed or self._pause is not None:
             return
-        logger.warning("cannot accept connections for a moment: %s", error.strerror or error)
+        logger.warning("cannot accept connections: %s; trying again in %g s", error.strerror or error, PAUSE)
         for one in self.sockets:
             self.poller.watch(one.fileno(), READABLE, 0)
         self._pause = self._loop.call_later(PAUSE, self._accept_again)
@@ -268,5 +270,5 @@ class AcceptedSocket:
         self.leave().close()
 
     def shutdown(self) -> None:
-        """uvicorn stops: nobody has asked for anything here."""
+        """Close the connection: uvicorn stops, and no request has arrived."""
         self.abort()

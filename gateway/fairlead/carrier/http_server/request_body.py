@@ -1,7 +1,7 @@
 """The body of the request that a connection is reading: where it ends, and what may be read of it.
 
-Each `HttpConnection` has one for all its requests, one after the other. It knows no parser and no transport: it counts,
-and the connection feeds, holds or drops what it says.
+Each `HttpConnection` has one for all its requests, one after the other. It knows neither the parser nor the transport:
+it counts, and the connection feeds, holds or drops data accordingly.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ chunk, however small, and keeps a trailer of any length, so a read full of eithe
 
 
 class RequestBody:
+    """Counts the bytes of one body after the other."""
+
     __slots__ = ("_coded", "_discarded", "_left", "open")
 
     def __init__(self) -> None:
@@ -29,7 +31,7 @@ class RequestBody:
         self._discarded = 0
 
     def begin(self, length: bytes | None) -> None:
-        """The body of the next request begins. `length`: its Content-Length, None if it is chunked."""
+        """Record that the body of the next request begins. `length` is its Content-Length, or None if it is chunked."""
         self.open = True
         self._left = None if length is None else int(length)
         self._coded = self._discarded = 0
@@ -47,8 +49,8 @@ class RequestBody:
         return self._coded >= MAX_CODED
 
     def allow(self, available: int, unproven: bool) -> int:
-        """Return how many of the `available` bytes may be fed now, and count them. `unproven`: the body is chunked, and
-        its connection has not shown a valid token."""
+        """Return how many of the `available` bytes may be fed now, and count them. `unproven` says that the body is
+        chunked and that its connection has not shown a valid token."""
         if self._left is not None:
             count = min(available, self._left)
             self._left -= count

@@ -68,20 +68,20 @@ class RequestBuffer:
         end = data.find(b"\r\n\r\n", start + self._scanned)
         length = (len(data) if end < 0 else end + 4) - start
         if length > MAX_REQUEST_HEAD:
-            raise RequestRefused(431, f"The head of a request is at most {MAX_REQUEST_HEAD} bytes long.")
+            raise RequestRefused(431, f"The head is too long: expected at most {MAX_REQUEST_HEAD} bytes.")
         if not 65 <= data[start] <= 90:
-            raise RequestRefused(400, "This is no HTTP request: a method is written in capital letters.")
+            raise RequestRefused(400, "This is not an HTTP request: expected a method in capital letters.")
         if end >= 0:
             self._scanned = 0
             self._at = end + 4
             return data if length == len(data) else data[start : end + 4]
         if data.find(b"\n\n", start) >= 0 or data.find(b"\n\r\n", start) == start:
-            raise RequestRefused(400, "The lines of a request end in CR LF.")
+            raise RequestRefused(400, "Invalid end of a line: expected CR LF.")
         self._wait(max(length - 3, 0))
         return None
 
     def _wait(self, scanned: int) -> None:
-        """Keep the beginning of a head, and free what has been taken."""
+        """Keep the beginning of a head, and free the bytes that have been taken."""
         self._data = self._data[self._at :]
         self._at = 0
         self._scanned = scanned

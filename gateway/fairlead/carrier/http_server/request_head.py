@@ -35,25 +35,27 @@ def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgra
     An `upgrade` asks for a WebSocket and must conform to RFC 9110 §7.8 and RFC 6455 §4.1.
     """
     if version not in ("1.1", "1.0"):
-        raise RequestRefused(505, "Use HTTP/1.1.")
+        raise RequestRefused(505, "Unsupported version of HTTP: expected HTTP/1.1.")
     host = single.get(b"host")
     if host is None:
         if version == "1.1":
-            raise RequestRefused(400, "A request of HTTP/1.1 has a Host.")
+            raise RequestRefused(400, "Host is missing: expected one in each request of HTTP/1.1.")
     elif _HOST.fullmatch(host) is None:
-        raise RequestRefused(400, "Host is a name or an address, and a port where it is not the default.")
+        raise RequestRefused(400, "Invalid Host: expected a name or an address, and the port unless it is the default.")
     coded = b"transfer-encoding" in single
     if coded and (version != "1.1" or b"content-length" in single):
-        raise RequestRefused(400, "Transfer-Encoding needs HTTP/1.1 and goes with no Content-Length.")
+        raise RequestRefused(400, "Invalid Transfer-Encoding: expected HTTP/1.1 and no Content-Length.")
     if not target.startswith(b"/"):
         _check_absolute(target, host)
     if b"%" in target and _NEEDLESS.search(target.partition(b"?")[0]):
-        raise RequestRefused(400, "The path encodes a slash, or characters that need no encoding.")
+        raise RequestRefused(
+            400, "Invalid path: expected no encoded slash and no encoded characters that need no encoding."
+        )
     if upgrade:
         if version != "1.1":
-            raise RequestRefused(400, "An upgrade needs HTTP/1.1.")
+            raise RequestRefused(400, "Unsupported version of HTTP: expected HTTP/1.1 for an upgrade.")
         if coded or single.get(b"content-length", b"0") != b"0":
-            raise RequestRefused(400, "A request for a WebSocket has no body.")
+            raise RequestRefused(400, "Unexpected body: expected none in a request for a WebSocket.")
 
 
 def offered_protocol(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -74,4 +76,4 @@ def _check_absolute(target: bytes, host: bytes | None) -> None:
     """Check a target of the form `http://host/path`, which clients send to proxies. Its host must equal Host."""
     _, absolute, rest = target.partition(b"://")
     if not absolute or host is None or rest.partition(b"/")[0].lower() != host.lower():
-        raise RequestRefused(400, "The target of a request is a path.")
+        raise RequestRefused(400, "Invalid target: expected a path.")

@@ -27,8 +27,8 @@ _OUT_OF_PLACE: Final = frozenset(
 
 @dataclass(slots=True)  # a frozen one takes three times as long to create
 class UpgradeRequest:
-    """`headers` are as in ASGI: names in lower case, in their order. `scope` has them, the subprotocols that the client
-    offers, and its address, under the keys of ASGI.
+    """`scope` has the headers (names in lower case, in their order), the subprotocols that the client offers, and the
+    address of the client, under the keys of ASGI.
     """
 
     scope: dict[str, Any]

@@ -1,6 +1,6 @@
 """uvicorn with our carrier in it: the configuration, the request timeouts and the ownership of the signals.
 
-`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. By itself, uvicorn closes every socket on
+The command line builds a `ServerConfig` with `config()` and runs a `Server`. By itself, uvicorn closes every socket on
 SIGTERM before any of our code runs. Here the first signal runs `on_stop` (the drain), and only then does uvicorn stop,
 with exit code 0. `http_connection` reads the requests.
 """
@@ -74,7 +74,7 @@ class ServerConfig(uvicorn.Config):
         self.direct = direct
         self.certificate = certificate
         self.handshakes = None if certificate is None else Poller(turn=0.0)
-        """Where connections wait for the steps of their TLS handshakes, of which each turn does one."""
+        """Polls the connections that are in their TLS handshakes. Each turn does one step of one handshake."""
         self.admission = admission
         self.proxies = proxies
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
@@ -110,8 +110,8 @@ def config(
     With a `path`, the server listens on a Unix socket there; a `Server` that is given sockets listens only on those.
     Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
     and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`) or never have one, if
-    `direct` takes them (see `LinkAcceptor`). With a `certificate`, all connections speak TLS, in any case on the epoll
-    of the server (see `TlsAcceptor`). Servers may share one `admission`. uvicorn waits `stop_timeout` seconds.
+    `direct` takes them (see `LinkAcceptor`). With a `certificate`, all connections speak TLS, on the server's epoll in
+    any case (see `TlsAcceptor`). Servers may share one `admission`. At its stop, uvicorn waits `stop_timeout` seconds.
     """
     return ServerConfig(
         app,
@@ -204,7 +204,7 @@ class Server(uvicorn.Server):
         acceptor.listen(bound)
 
     def _acceptor_factory(self) -> Callable[[], LinkAcceptor] | None:
-        """What makes the acceptor of this server's connections, or None if the event loop accepts them."""
+        """A function that makes the acceptor of this server's connections, or None if the event loop accepts them."""
         config, state, make_http = self.config, self.server_state, self._make_http
         poller, handshakes, certificate = config.poller, config.handshakes, config.certificate
         if certificate is not None and handshakes is not None and poller is not None:
@@ -239,7 +239,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """Replaces uvicorn's handlers, which close all sockets and raise the signal again at the end."""
+        """Replace uvicorn's handlers, which close all sockets and raise the signal again at the end."""
         if not self._own_signals:
             yield
             return

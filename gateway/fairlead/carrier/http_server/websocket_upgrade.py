@@ -180,7 +180,7 @@ class WebSocketUpgrade(asyncio.Protocol):
             self._scope = {}  # objects that middleware left in it may refer to this one
 
     def _end(self, status: int, code: int, reason: str) -> None:
-        """The application is done, so answer or close in its place."""
+        """Answer or close in place of the application, which has ended."""
         if self._state in (UpgradeState.CONNECTING, UpgradeState.REFUSING):
             self._respond(status)
         elif self._channel is not None:

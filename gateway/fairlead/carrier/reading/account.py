@@ -37,7 +37,7 @@ class PausableConnection(Connection, Protocol):
         ...
 
     @property
-    def ripe(self) -> bool:
+    def keeps_frames(self) -> bool:
         """True if the connection keeps frames that can be read without further data. Always false for a connection that
         does not read frames itself.
         """
@@ -75,9 +75,10 @@ class FramedReader(PausableConnection, Protocol):
         ...
 
 
-def is_ripe(connection: PausableConnection) -> TypeGuard[FramedReader]:
-    """Return `connection.ripe`. Only a `FramedReader` can be ripe, so a type checker allows `feed` after this call."""
-    return connection.ripe
+def can_feed(connection: PausableConnection) -> TypeGuard[FramedReader]:
+    """Return `connection.keeps_frames`. It is true only for a `FramedReader`, so a type checker allows `feed` after
+    this call."""
+    return connection.keeps_frames
 
 
 @dataclass(frozen=True, slots=True)

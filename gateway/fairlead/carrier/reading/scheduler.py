@@ -14,7 +14,7 @@ Four rules, in the order in which they pause a connection:
   for one connection at a time.
 - **share**: all turns together get a quarter of the time; the connection that has used the least comes first.
 
-The scheduler knows no protocol above RFC 6455: the listener says what an event is and which messages the peer was asked
+The scheduler knows nothing above RFC 6455: the listener says what an event is and which messages the peer was asked
 for.
 """
 
@@ -34,7 +34,7 @@ from fairlead.carrier.reading.account import (
     PausableConnection,
     ReadAccount,
     ReadBudget,
-    is_ripe,
+    can_feed,
 )
 from fairlead.carrier.reading.message_memory import MessageMemory
 
@@ -139,8 +139,8 @@ class ReadScheduler:
             self._hold(account)
 
     def silence(self, connection: PausableConnection, silent: bool) -> bool:
-        """The listener pauses reading (`silent`) or resumes it. Returns False if the connection is not held and has to
-        pause or resume its transport itself.
+        """Record that the listener pauses reading (`silent`) or resumes it. Returns False if the connection is not held
+        and has to pause or resume its transport itself.
         """
         account = self._accounts.get(connection)
         if account is None or not account.held:
@@ -185,7 +185,7 @@ class ReadScheduler:
         self._message_memory.note(account, now, frames)
         if account.held:
             self._enqueue(account)
-        elif account.overdrawn or connection.ripe or self._message_memory.crowded(account):
+        elif account.overdrawn or connection.keeps_frames or self._message_memory.crowded(account):
             self._hold(account)
         self._admit()
 
@@ -209,9 +209,9 @@ class ReadScheduler:
             return
         connection = account.connection
         if not connection.closing:  # a closing connection only waits for the peer's close frame
-            if account.overdrawn or (account.silent and connection.ripe):
+            if account.overdrawn or (account.silent and connection.keeps_frames):
                 return
-            if not connection.ripe and self._message_memory.crowded(account):
+            if not connection.keeps_frames and self._message_memory.crowded(account):
                 self._message_memory.wait(account)
                 return
         account.queued = True
@@ -232,7 +232,7 @@ class ReadScheduler:
                 continue  # the connection was lost meanwhile
             account.queued = False
             connection = account.connection
-            if is_ripe(connection):
+            if can_feed(connection):
                 if account.silent and not connection.closing:
                     continue  # the listener has paused reading meanwhile
                 self._read(account, connection, b"", self._clock())
@@ -276,7 +276,7 @@ class ReadScheduler:
         stale = [
             account
             for account in self._accounts.values()
-            if account.kept and now - account.since > STALE and not account.connection.ripe
+            if account.kept and now - account.since > STALE and not account.connection.keeps_frames
         ]
         for account in heapq.nsmallest(CUTS, stale, key=lambda one: one.since):
             if self.kept <= self.budget.incomplete // 2:

@@ -1,9 +1,9 @@
-"""Functions of the OpenSSL that Python's `ssl` is linked with, and that it has no name for.
+"""Functions of the OpenSSL library behind Python's `ssl` that Python does not expose.
 
 `server_certificate` and `ticket_keys` call them for contexts that they have made, `tls_transport` for a connection. The
 functions are looked up through Python's extension module, so they are certainly those of the library that it uses. A
-context of Python begins with the pointer to OpenSSL's, right behind the header that every object has; this is tried on
-a context with a telling value before it is believed.
+Python context begins with the pointer to OpenSSL's context, right behind the header that every object has. Before this
+is relied on, it is checked with a context that has a known value.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
 
 @cache
 def find_library() -> ctypes.CDLL | None:
-    """The library, or None if its functions are not to be had: it is older than 3.0, or linked into Python itself."""
+    """The library, or None if its functions are not available: it is older than 3.0, or linked into Python itself."""
     path = getattr(_ssl, "__file__", None)
     if path is None:
         return None  # a name would be looked up in the whole process, which may have loaded another OpenSSL too
@@ -56,12 +56,12 @@ def find_library() -> ctypes.CDLL | None:
 
 
 def pointer(context: ssl.SSLContext) -> int:
-    """OpenSSL's context (`SSL_CTX *`) of a context of Python."""
+    """The OpenSSL context (`SSL_CTX *`) of a Python context."""
     return Pointer.from_address(id(context) + object.__basicsize__).value or 0
 
 
 def set_groups(context: ssl.SSLContext, groups: str) -> bool:
-    """Let only these groups be used for the exchange of keys. Returns False if that is not possible here."""
+    """Restrict the key exchange to these groups. Returns False if that is not possible here."""
     found = find_library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_GROUPS_LIST, 0, groups.encode()) == 1
 
@@ -73,8 +73,8 @@ def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
 
 
 def cache_no_sessions(context: ssl.SSLContext) -> bool:
-    """Let sessions be kept by clients only, as tickets. OpenSSL would keep some 20,000 for clients of TLS 1.2 that take
-    no tickets. Returns False if that is not possible here."""
+    """Keep no sessions on the server: clients keep theirs as tickets. By default OpenSSL keeps some 20,000 sessions of
+    TLS 1.2 clients that take no tickets. Returns False if that is not possible here."""
     found = find_library()
     if found is None:
         return False
@@ -83,12 +83,12 @@ def cache_no_sessions(context: ssl.SSLContext) -> bool:
 
 
 def return_after_each_message(connection: object, context: ssl.SSLContext) -> bool:
-    """Let a read of Python's connection object return when it has handled a message of TLS itself, such as a key
-    update. By default it goes on to the next record, and does not return while a peer sends nothing else. Returns
-    False if that is not possible here.
+    """Make a read of Python's connection object return after it has handled a TLS message itself, such as a key update.
+    By default it goes on to the next record, and does not return while a peer sends nothing else. Returns False if that
+    is not possible here.
 
-    The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`; the last one
-    is compared before the one in the middle is believed.
+    The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`. The last is
+    compared with `context` before the one in the middle is used.
     """
     found = find_library()
     if found is None:

@@ -1,8 +1,8 @@
-"""The certificate and key of a server: read at the start, read again when their files change, never half.
+"""The certificate and key of a server: read at the start, and again, always together, when their files change.
 
 `uvicorn_server` gives it to the acceptor, which asks for `context` at each new connection. A connection keeps the
-context with which it began, so a reload drops no link. When the files cannot be used, those that were read before stay
-in use, and the error is logged and counted. Kubernetes replaces the files of a secret by changing a symbolic link above
+context with which it began, so a reload drops no link. When the new files cannot be used, what was read before stays in
+use, and the error is logged and counted. Kubernetes replaces the files of a secret by changing a symbolic link above
 them, so their contents are compared and not their directory watched.
 """
 
@@ -22,18 +22,19 @@ from fairlead.errors import ConfigError
 logger = logging.getLogger("fairlead.carrier")
 
 GROUPS: Final = "P-256:X25519"
-"""The groups for the exchange of keys, because a client may choose. In a run of `openssl speed` with OpenSSL 3.0, P-256
-took 47 µs and X25519 31; those that are left out took 143 (X448), 300 (P-521) and 773 (P-384)."""
+"""The groups for the key exchange, restricted because a client may choose one. In a run of `openssl speed` with OpenSSL
+3.0, P-256 took 47 µs and X25519 31 µs; those that are left out took 143 (X448), 300 (P-521) and 773 µs (P-384)."""
 TICKETS: Final = 1
 """Session tickets for each new connection. OpenSSL would send two, and each connection brings a new one."""
 DAY: Final = 86_400
 EXPIRY_WARNING: Final = 14 * DAY
-"""Seconds before its end from which a certificate's end is logged. cert-manager renews a third of the lifetime before,
-which is 30 days with most authorities."""
+"""A certificate that expires within so many seconds is logged as a warning. cert-manager renews a certificate when a
+third of its lifetime is left, which is 30 days with most authorities."""
 
 
 class ServerCertificate:
-    """Raises ConfigError if the files cannot be used at the start."""
+    """The certificate in use, as `context`, and counters. Creating it raises ConfigError if the files cannot be
+    used."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class ServerCertificate:
         self._failed = ""
         """Why the last reload failed; each reason is logged and counted once."""
         self.expires = 0.0
-        """When the certificate ends, in seconds since 1970."""
+        """When the certificate expires, in seconds since 1970."""
         self.reloads = 0
         self.failures = 0
         """The number of reloads that failed."""
@@ -128,14 +129,14 @@ def _read(path: Path) -> bytes:
 
 
 def _no_password() -> str:
-    """OpenSSL would ask for one on the terminal."""
+    """Raise ValueError for an encrypted key, because OpenSSL would ask for a password on the terminal."""
     raise ValueError("the key is encrypted: expected one without a password")
 
 
 def _end_of(certificate: Path) -> float:
-    """When the first certificate of a PEM file ends, in seconds since 1970."""
+    """When the first certificate of a PEM file expires, in seconds since 1970. Raises ConfigError."""
     try:
         decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]  # see decision 0026
         return float(ssl.cert_time_to_seconds(decoded["notAfter"]))
     except (OSError, ValueError) as error:  # it may have been replaced since it was read
-        raise ConfigError(f"cannot read when the TLS certificate {certificate} ends: {error}") from error
+        raise ConfigError(f"cannot read when the TLS certificate {certificate} expires: {error}") from error

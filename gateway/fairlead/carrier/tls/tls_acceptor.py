@@ -4,12 +4,13 @@
 takes becomes a link at once. In every other case an `HttpConnection` gets the same transport, because the state of TLS
 cannot be given to a transport of the event loop.
 
-A step of a handshake takes up to a millisecond of the processor, and more with a large RSA key. So the sockets that
-wait for one are on an epoll of their own, which does one step in each turn of the event loop; open links and HTTP
-requests come in between. The listening sockets are on the same epoll: while handshakes wait for their turn, what
-arrives waits in the kernel.
-Handshake and first octets together have the time of a request's head; a request that comes in pieces has this time
-twice, as without TLS. All this while the connection counts as one without a valid token.
+A step of a handshake takes up to a millisecond of CPU time, and more with a large RSA key. So the sockets that wait for
+one are on an epoll of their own, which does one step in each turn of the event loop; open links and HTTP requests come
+in between. The listening sockets are on the same epoll: while handshakes wait for their turn, new connections wait in
+the kernel.
+
+The handshake and the first octets together have the time of a request's head; a request that arrives in pieces has this
+time twice, as without TLS. Until then the connection counts as one without a valid token.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class TlsAcceptor(LinkAcceptor):
         self._log_aggregator.aclose()
 
     def established(self, accepted: HandshakingSocket, tls: TlsObject, data: bytes) -> None:
-        """The handshake is done, and `data` is what was read first: make a link of it, or an HTTP connection."""
+        """Make a link or an HTTP connection of a socket whose handshake is done. `data` was read first."""
         self.certificate.handshakes += 1
         self.certificate.resumptions += tls.session_reused
         link = self._link_in(accepted, data)
@@ -86,7 +87,7 @@ class TlsAcceptor(LinkAcceptor):
         http.data_received(data)
 
     def failed(self, accepted: HandshakingSocket, error: OSError) -> None:
-        """The handshake has failed, or the peer has left."""
+        """Close a connection whose handshake has failed or whose peer has left."""
         self.certificate.failed_handshakes += 1
         reason = (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or "the connection was lost"
         self._log_aggregator.note(

@@ -1,2 +1,2 @@
-"""What the operator tells all nodes through Redis. Each directive expires by itself, so that none outlives the
+"""Directives: what the operator tells all nodes through Redis. Each expires by itself, so that none outlives the
 operator."""

@@ -23,7 +23,7 @@ from fairlead.store.reply import integer, items, table, text
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
-    """Close the links of these `agents`, or without any, of those that match `selector`."""
+    """Close the links of these `agents`, or if there are none, of the agents that match `selector`."""
 
     operation: str
     """The uid of the LinkOperation."""
@@ -38,7 +38,7 @@ class Disconnect:
     """Redis TIME in ms when the directive was written. Links that began later stay."""
 
     def matching(self) -> Selector:
-        """The selector. Raises InvalidRequest when it cannot be read."""
+        """The parsed selector. Raises InvalidRequest if it is not valid."""
         return parse(self.selector)
 
 
@@ -47,7 +47,8 @@ class Disconnects:
         self._store = store
 
     async def write(self, wanted: Disconnect) -> None:
-        """The operator: begin, or renew for another half minute. The agents are sent only once: there may be many."""
+        """Begin the directive, or renew it for another half minute. The operator calls it. The agents are sent only
+        once, because there may be many."""
         head = (wanted.operation, schema.DISCONNECT_MS, schema.DISCONNECT_KEPT_MS)
         if not integer(await self._store.run(lua.SET_DISCONNECT, (schema.DISCONNECT,), head)):
             fields = (
@@ -57,24 +58,25 @@ class Disconnects:
             await self._store.run(lua.SET_DISCONNECT, (schema.DISCONNECT,), (*head, *fields))
 
     async def withdraw(self) -> None:
-        """The operator: no link is closed any more, as soon as this is answered."""
+        """End the directive: once this is answered, no more links are closed. The operator calls it."""
         await self._store.submit("DEL", schema.DISCONNECT, priority=Priority.CONTROL)
 
     async def progress(self, operation: str) -> dict[str, DisconnectReport]:
-        """The operator: what the nodes have reported, by lease."""
+        """What the nodes have reported, by lease. The operator calls it."""
         found = table(await self._store.submit("HGETALL", schema.disconnected_key(operation)))
         reported = {lease.decode(errors="replace"): DisconnectReport.parse(value) for lease, value in found.items()}
         return {lease: progress for lease, progress in reported.items() if progress is not None}
 
     async def current(self) -> tuple[str, int]:
-        """For a node: the operation whose directive Redis holds, or "", and its last moment (Redis TIME in ms)."""
+        """The operation whose directive Redis holds ("" for none), and when it expires (Redis TIME in ms). Nodes call
+        it."""
         reply = await self._store.submit("HMGET", schema.DISCONNECT, "operation", "until", priority=Priority.CONTROL)
         operation, until = items(reply)
         return (text(operation), integer(until)) if operation and until else ("", 0)
 
     async def read(self, operation: str) -> Disconnect | None:
-        """For a node: the directive of this operation, or None when Redis holds none, that of another operation, or one
-        that this version cannot read."""
+        """The directive of this operation, or None if Redis holds none, that of another operation, or one that this
+        version cannot read. Nodes call it."""
         names = "operation", "selector", "agents", "rate", "retry", "reason", "began"
         reply = items(await self._store.submit("HMGET", schema.DISCONNECT, *names))
         if None in reply or text(reply[0]) != operation:
@@ -89,7 +91,7 @@ class Disconnects:
         return found
 
     async def report(self, operation: str, lease: str, progress: DisconnectReport) -> None:
-        """For a node: tell the operator how far it is."""
+        """Tell the operator how far this node is."""
         key = schema.disconnected_key(operation)
         written = self._store.submit("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)
         kept = self._store.submit("PEXPIRE", key, schema.DISCONNECT_KEPT_MS, priority=Priority.BACKGROUND)

@@ -1,4 +1,4 @@
-"""How far one node is with a Disconnect. Pure, so that the operator's decisions may use it."""
+"""How far one node is with a Disconnect. This module is pure, so that the operator's decisions may use it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class DisconnectReport(NamedTuple):
-    """Links that the node has looked at or will, those left to look at, those closed, and those that stay because Redis
-    has lost the labels that would decide."""
+    """Numbers of links: all that the node examines, those that it has yet to examine, those closed, and those that stay
+    because Redis has lost the labels that would decide."""
 
     total: int
     left: int

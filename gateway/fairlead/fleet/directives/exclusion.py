@@ -1,7 +1,7 @@
-"""Why a node leaves new links to other nodes although it can serve. Pure.
+"""Why a node leaves new links to other nodes although it can serve. This module is pure.
 
 A node that is excluded from new links answers /readyz with 503, so that it leaves its Services and keeps the links that
-it has. It says so in its row as well: the operator tells it from a node that is unready because it cannot serve.
+it has. It says so in its row as well, so that the operator can distinguish it from a node that cannot serve.
 `routing.membership.readiness` decides it.
 """
 
@@ -15,7 +15,7 @@ which a node reads it; two probes (4 s); and the endpoints of the Services."""
 
 
 class Exclusion(StrEnum):
-    """Why. The values are in the rows of nodes."""
+    """The directive that excludes a node. The values are written into the rows of nodes."""
 
     ROLLOUT = "rollout"
     REBALANCE = "rebalance"
@@ -25,4 +25,4 @@ class Exclusion(StrEnum):
         """What /readyz answers."""
         if self is Exclusion.ROLLOUT:
             return "a newer revision takes new links"
-        return "this node has its share of the links: those that have fewer take new links"
+        return "this node has its share of the links: nodes with fewer take new links"

@@ -24,8 +24,8 @@ class PreferredRevision:
     until: int = 0
 
     def excludes(self, revision: str, now: int) -> bool:
-        """Whether a node of `revision` should take no new links at `now` (Redis TIME in ms). One that knows no revision
-        of its own is never excluded."""
+        """Whether a node of `revision` should take no new links at `now` (Redis TIME in ms). A node without a revision
+        is never excluded."""
         return bool(self.name and revision) and self.name != revision and now < self.until
 
 

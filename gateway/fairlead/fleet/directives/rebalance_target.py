@@ -1,4 +1,5 @@
-"""What a rebalance asks of a node: how many links it keeps, and from how many on it takes no new ones. Pure.
+"""What a rebalance asks of a node: how many links it keeps, and from how many on it takes no new ones. This module is
+pure.
 
 The operator makes the targets and writes them to Redis (see `rebalance_targets`). `routing.membership.readiness`
 applies the rule for new links on a node, the operator's simulator on modelled ones.
@@ -24,7 +25,7 @@ class RebalanceTarget:
 
 
 class EnoughLinks:
-    """Whether a node has as many links as are enough for it: from `enough` on, and until it is SLACK below that."""
+    """Whether a node has enough links: true from `enough` links on, until it is SLACK below that again."""
 
     __slots__ = ("_reached",)
 

@@ -29,13 +29,13 @@ class Grant(NamedTuple):
 
 class MoveBucket:
     def __init__(self, store: Pipeliner, key: str = schema.MOVES) -> None:
-        """`key`: the bucket, that of all moves or one that a directive has of its own."""
+        """`key` is that of the bucket: the fleet's budget of moves, or the rate of one directive."""
         self._store = store
         self._key = key
 
     async def take(self, wanted: int, own_rate: float, *, overdraw: bool = False) -> Grant:
-        """Take up to `wanted` moves; all of them with `overdraw`, at the expense of moves that follow. `own_rate`: the
-        moves a second of the whole fleet while no operator sets the rate."""
+        """Take up to `wanted` moves; with `overdraw` all of them, at the expense of later moves. `own_rate` is the rate
+        of the whole fleet, in moves a second, while no operator sets one."""
         args = (wanted, f"{own_rate:.6f}", "1" if overdraw else "", DEBT_SECONDS)
         granted, rate, wait = items(
             await self._store.run(lua.TAKE_MOVES, (self._key,), args, priority=Priority.CONTROL)
@@ -44,7 +44,7 @@ class MoveBucket:
 
     async def set_rate(self, rate: float, most: float, now: int) -> None:
         """Allow `rate` moves a second for the next half minute, and never more than `most`. The operator calls it.
-        `now`: Redis TIME in ms."""
+        `now` is Redis TIME in ms."""
         until = now + schema.MOVE_RATE_VALID_MS
         await self._store.submit(
             "HSET", self._key, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,

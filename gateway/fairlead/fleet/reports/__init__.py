@@ -1,1 +1,1 @@
-"""What the nodes report of themselves in their rows, as values that the operator reads too."""
+"""What the nodes report about themselves in their rows, as values that the operator reads too."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 BOUNDS = tuple(0.001 * 2 ** (step / 2) for step in range(33))
-"""Upper bounds of the buckets of overheads in seconds, from 1 ms to 65 s. Two of them span a factor of two, which is
-as fine as revisions are compared."""
+"""Upper bounds of the buckets of overheads in seconds, from 1 ms to 65 s. Two buckets span a factor of two, which is as
+fine as revisions are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Traffic:
     ended: int = 0
     """Commands that agents of this node ended, and those that did not end before their deadline."""
     failed: int = 0
-    """Those of them that failed or did not end in time."""
+    """The commands of `ended` that failed or did not end in time."""
     overheads: tuple[int, ...] = (0,) * (len(BOUNDS) + 1)
-    """Commands by what the gateway added to them: the time from the doorbell to the agent's ack, and that from its end
-    to the storage of its results. The last number is that of commands above the last bound."""
+    """The number of commands in each bucket of the time that the gateway added to them: from the doorbell to the
+    agent's ack, and from the agent's end to the storage of its results. The last bucket is above the last bound."""
 
     @classmethod
     def parse(cls, row: Mapping[bytes, bytes]) -> Traffic | None:
-        """What a node's row says; None if the node is of a version that does not count."""
+        """Parse a node's row; None if the node is of a version that does not count."""
         if b"overheads" not in row:
             return None
         counts = {name: int(row.get(name.encode(), b"0")) for name in COUNTERS}

@@ -11,9 +11,9 @@
 -- was frozen executes calls that its clients gave up long before. Attempts are ordered only for some time after a
 -- claim: an attempt that is still waiting was made before that claim, and an attempt number that is too high, by a
 -- defect or on purpose, must not exclude an agent until it restarts. A move by a rebalance is forgotten when the node
--- where the agent was afterwards told it to leave for another reason: because that node stopped. A link that still has the lease when another one
--- claims has ended without a record: `unrecorded` names it until its node records the end, and for good if that node is
--- dead.
+-- where the agent was afterwards told it to leave because that node stopped. A link that still has the lease when
+-- another one claims has ended without a record: `unrecorded` names it until its node records the end, and for good if
+-- that node is dead.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up', 'moved', 'drained')

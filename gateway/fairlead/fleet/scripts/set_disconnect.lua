@@ -1,7 +1,8 @@
 #!lua
 -- KEYS: disconnect. ARGV: operation, ms for which it holds, ms for which it is kept, then its fields and their values.
--- Renews the directive of this operation. Where there is none, or that of another operation, writes it with the time at
--- which it began, or without fields does nothing. Returns 1 if the directive of this operation holds now, otherwise 0.
+-- Renews the directive of this operation. If there is none, or that of another operation, it is written with its fields
+-- and the time at which it began; without fields nothing happens. Returns 1 if the directive of this operation holds
+-- now, otherwise 0.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if redis.call('HGET', KEYS[1], 'operation') ~= ARGV[1] then

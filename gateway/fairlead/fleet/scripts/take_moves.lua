@@ -1,12 +1,13 @@
 #!lua
 -- KEYS: moves. ARGV: wanted, moves a second while no operator sets the rate, '1' to overdraw, seconds of debt at most.
--- An operator that is gone has left the most that it would have allowed.
+-- Of an operator that is gone, the hash still has the most moves a second that it allowed, which remain the limit.
 -- Returns {granted, the rate, ms until the first of the granted moves is due; without any, until one can be granted}.
--- A token bucket that holds the moves of one second, at least one. A full bucket's moves are due now, and what is taken
--- below that is due as much later as the bucket would need to fill up again: so the moves of all nodes together are
--- spaced by 1 / rate, and a bucket that has filled up never lets two seconds' worth go in one.
--- The debt is at most that of the seconds given, at the rate of now: who waits for it does not wait for longer than that.
--- What is no number in the hash counts as absent: whoever can write there may slow moves down, but stops no node.
+-- A token bucket that holds the moves of one second, at least one. Moves from a full bucket are due now; moves from any
+-- other bucket are due when it would be full again. So the moves of all nodes together are spaced by 1 / rate, and a
+-- bucket that has filled up never lets two seconds' worth go in one second.
+-- The debt is at most what the present rate repays in the seconds given, so nobody waits for longer than that.
+-- A value in the hash that is not a number counts as absent: whoever can write there may slow moves down, but cannot
+-- stop a node.
 local function number(value, default)
   local n = tonumber(value or '')
   return n and n == n and n or default

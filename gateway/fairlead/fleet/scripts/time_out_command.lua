@@ -6,7 +6,7 @@
 -- Returns {'gone'} | {'over', state, followers} | {'ended', followers, about} | {'open', field, value …} of the record
 -- except its payload.
 -- Thousands of commands may have the same deadline, so this script extracts only what it needs from the packed fields
--- (see record.lua), calls no TIME, and makes one write instead of two or three, which Redis would wrap in MULTI and
+-- (see record.lua), does not call TIME, and makes one write instead of two or three, which Redis would wrap in MULTI and
 -- EXEC in its append-only file. Together this halves the server's time. The functions of record.lua are created
 -- anew in each run that reaches them, so they are included only where they are needed.
 local SOON = 30000 -- ms

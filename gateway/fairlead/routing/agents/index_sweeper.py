@@ -1,4 +1,4 @@
-"""Goes through the index of all agents, once an hour for the whole fleet, and removes those that were absent too long.
+"""Goes through the index of all agents, once an hour for the whole fleet, and removes those absent for too long.
 
 Each node runs its loop. Each minute of the fleet's clock has one shard of the index and one chosen node that sweeps it.
 If that node dies in its minute, the shard waits for the node that is chosen an hour later: the agents in question have
@@ -27,7 +27,7 @@ ROUND_MS = 60_000
 """One shard of the index a minute, which is the whole fleet about once an hour."""
 PAGE = 200
 LOGGED_LIMIT = 1_000
-"""Unreadable rows that are logged once each; more of them are only counted."""
+"""The number of unreadable rows that are logged, once each; any further ones are only counted."""
 
 
 class IndexSweeper:
@@ -81,8 +81,8 @@ class IndexSweeper:
             await self._removal.remove_if_expired(agent, seen)
 
     def _skip(self, agent: str, error: Exception) -> None:
-        """The row cannot be read, or not be acted on: the sweep goes on with the next one."""
-        self._metrics.passed_over.inc()
+        """Count and log a row that cannot be read or acted on. The sweep continues with the next one."""
+        self._metrics.rows_skipped.inc()
         if agent in self._logged or len(self._logged) >= LOGGED_LIMIT:
             return
         self._logged.add(agent)

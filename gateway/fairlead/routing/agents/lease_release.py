@@ -1,7 +1,7 @@
 """Releases the leases of agents whose sessions ended, however long Redis is away.
 
-`LinkHandler` and `Registration` fill its queue, the node runs its loop. The queue needs no bound of its own: it holds
-at most the agents that had a link, and shrinks when Redis answers. A lease that could not be released before the
+`LinkHandler` and `Registration` fill its queue, and the node runs its loop. The queue needs no bound of its own: it
+holds at most the agents that had a link, and shrinks when Redis answers. A lease that could not be released before the
 process ends expires with the node's row.
 """
 
@@ -22,12 +22,12 @@ from fairlead.store.pipeliner import Pipeliner
 logger = logging.getLogger(__name__)
 
 BATCH = 256
-"""Leases released at once: a full batch of the store. More would only wait there, at the price of a frame each."""
+"""Leases released at once: more than one batch of the store takes. More of them would only wait there."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """The session `sid` of `agent` ended with `code` and `reason`. `drained`: it was told to leave."""
+    """The session `sid` of `agent` ended with `code` and `reason`. `drained` says that it was told to leave."""
 
     agent: str
     sid: str

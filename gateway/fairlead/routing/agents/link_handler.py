@@ -40,7 +40,7 @@ class LinkHandler:
         telemetry: TelemetryRecorder,
         tasks: BackgroundTasks,
     ) -> None:
-        """`hello_deadline`: visits the sessions that have not said hello in time."""
+        """`hello_deadline` has the timeouts of the sessions that have not said hello yet."""
         self.message_counters = telemetry.message_counters
         self.totals = hub.totals
         self._hub = hub
@@ -96,5 +96,5 @@ class LinkHandler:
 
 
 def _close_late(session: Session) -> None:
-    # It may not be the agent's fault: after a stall of this process every hello seems late. The code lets it return.
+    # It may not be the agent's fault: after a pause of this process every hello seems late. The code lets it return.
     session.close(CloseCode.SILENT, "no hello in time")

@@ -2,9 +2,9 @@
 
 A comparison is requested by everything that may make them differ: this node joined again (its row was lost), its
 heartbeat came so late that others took it for dead (SIGSTOP, a partition), or Redis came back (a killed server may have
-lost its last moment). Without a request there is one now and then, for what nobody noticed (an eviction that was lost).
-If the row says less than the link, the agent is claimed again; if the row names a newer owner, the link is closed. The
-node runs its loop.
+lost its last writes). Without a request there is one every ten minutes, for differences that nothing has reported, such
+as a lost eviction. If the row is missing or older than the link, the agent is claimed again; if the row names a newer
+owner, the link is closed. The node runs its loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FLEET_RATE = 25_000
 """Links a second that all nodes together compare, since all of them begin at once when Redis comes back: an eighth of
 what one Redis answers, or most of it if every agent must be claimed again. A million links take less than AWAY_MS."""
 FAILED_PAUSE = 5.0
-"""Seconds between a comparison that failed by a defect and the next one; drawn from half to one and a half of it."""
+"""Seconds from a comparison that failed because of a defect to the next one, times a random factor of 0.5 to 1.5."""
 PERIOD = 600.0
 """Seconds between two comparisons that nothing requested: 30 reads a second on a full node."""
 
@@ -97,7 +97,7 @@ class Reconciler:
                     waiting.append(session)
                 elif isinstance(answer, BaseException):
                     logger.error("claiming %s again failed", session.agent, exc_info=answer)
-                    session.close(CloseCode.INTERNAL, "the gateway could not take this agent in again")
+                    session.close(CloseCode.INTERNAL, "the gateway could not register this agent again")
                 elif answer:
                     reclaimed += 1
                 elif session.open:
@@ -109,7 +109,8 @@ class Reconciler:
             logger.warning("claimed %d agents again, lost %d to newer links", reclaimed, lost)
 
     async def _claim_again(self, session: Session) -> bool:
-        """False if a newer link owns the agent, or this link is closed."""
+        """Claim the agent of this session again. Returns False if a newer link owns the agent, or this link is
+        closed."""
         if not session.ready:
             return False
         membership, known = self._membership, session.identity
@@ -126,7 +127,7 @@ class Reconciler:
             self._metrics.labels_lost.inc()
         taken = await self._takeover.fence(session, claimed.open)
         if session.ready:
-            # Commands that are open on this link go on; those that were dispatched meanwhile are delivered.
+            # Commands that are open on this link continue; those that were dispatched meanwhile are delivered.
             streams = session.streams or {}
             self._takeover.resume(session, {c: found for c, found in taken.items() if c not in streams}, {})
         return True

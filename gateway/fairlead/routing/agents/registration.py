@@ -33,13 +33,13 @@ from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 logger = logging.getLogger(__name__)
 
 CLAIMS_AT_ONCE = 128
-"""Some batches of the store. More would only wait there, at the price of a task's frame each, and of the capacity that
-lists and comparisons share with claims."""
+"""The number of claims under way, which is some batches of the store. More of them would only wait there, and take
+capacity from lists and comparisons, which share it with claims."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What welcome tells every agent, and `bus_grace`: seconds that an agent waits for its claim while Redis is
+    """What welcome tells every agent, and `bus_grace`, the seconds that an agent waits for its claim while Redis is
     away."""
 
     heartbeat_ms: int
@@ -72,7 +72,8 @@ class Registration:
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
 
     async def register(self, session: Session, hello: Hello) -> None:
-        """Register the agent of a session, from its hello to its welcome. Ends early if the link closes meanwhile."""
+        """Register the agent of a session, from its hello to its welcome. Returns early if the link closes
+        meanwhile."""
         try:
             await self._register(session, hello)
         finally:
@@ -83,8 +84,7 @@ class Registration:
     async def _register(self, session: Session, hello: Hello) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        unsure = False
-        """A claim whose answer did not arrive may have been executed, or may yet be while it is valid."""
+        unsure = False  # true after a claim without an answer, which may have been executed or may be while it is valid
         while session.open:
             try:
                 async with self._claims:
@@ -103,13 +103,13 @@ class Registration:
                 await wait_for_redis(self._store, left)
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
-                session.close(CloseCode.INTERNAL, "the gateway could not take this agent in")
+                session.close(CloseCode.INTERNAL, "the gateway could not register this agent")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
             self._lease_releaser.add(session, CloseCode.ABNORMAL, "the link was lost before its welcome")
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
-        """One claim and what follows from it. False if this session does not become the agent's."""
+        """Make one claim and do what follows from it. Returns False if this session does not become the agent's."""
         membership = self._membership
         if not membership.alive:
             raise BusUnavailable("this node has had no heartbeat for too long: it must not claim agents")
@@ -149,13 +149,13 @@ class Registration:
         return True
 
     def _note_move(self, session: Session, claimed: Claimed) -> None:
-        """A rebalance has moved the agent, on its way here or before."""
+        """Record that a rebalance has moved the agent, either to this node or before that."""
         returned = claimed.landed and claimed.previous == self._membership.lease
         left = "" if claimed.landed else claimed.previous
         self._hub.recent_moves.note(session.agent, claimed.moved, claimed.now, returned=returned, left=left)
 
     def _evict_elsewhere(self, session: Session, claimed: Claimed) -> None:
-        """Have the agent's previous link on another node closed."""
+        """Ring the node of the agent's previous link, if that is another one, to close the link."""
         if claimed.previous and claimed.previous != self._membership.lease:
             code = CloseCode.SUPERSEDED if claimed.previous_boot == session.boot else CloseCode.REPLACED
             self._inbox.ring(claimed.previous, (LinkSuperseded(session.agent, claimed.previous_gen, code),))
@@ -179,5 +179,5 @@ class Registration:
         self._takeover.resume(session, taken, hello.have)
 
     def disconnect(self, row: AgentRow) -> None:
-        """Have the agent's link closed on whichever node it is. The agent connects again."""
+        """Ring the node that has the agent's link, to close it. The agent connects again."""
         self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, CloseCode.DISCONNECTED),))

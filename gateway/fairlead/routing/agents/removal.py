@@ -1,4 +1,4 @@
-"""Removes an agent that left from Redis: its open commands are ended, then its row, labels and facts are deleted.
+"""Removes an agent that has left: ends its open commands, and then deletes its row, labels and facts from Redis.
 
 The API calls it for one agent, the index sweeper for agents that were absent for `forget_after`. A linked agent is
 never removed. An agent that comes back later is a new one, without labels.
@@ -26,7 +26,7 @@ class AgentRemoval:
         self, directory: Directory, records: Commands, completion: Completion, membership: Membership, metrics: Metrics,
         forget_ms: int,
     ) -> None:  # fmt: skip
-        """`forget_ms`: how long an agent may be absent before it is removed; 0 for ever."""
+        """`forget_ms` is how long an agent may be absent before it is removed; with 0 it never is."""
         self._directory = directory
         self._records = records
         self._completion = completion
@@ -40,7 +40,7 @@ class AgentRemoval:
         if self._membership.table.holds(seen.lease, now):
             return
         if seen.lease and seen.at == seen.up:
-            # Its node died, so nobody noted when it left: it was last seen at its claim, which may be months ago.
+            # Its node died, so when it left was not recorded: it was last seen at its claim, which may be months ago.
             await self._directory.mark_absent(agent, seen.lease)
         elif self._forget_ms and now - seen.at > self._forget_ms:
             row = await self._directory.look_up(agent)
@@ -62,7 +62,7 @@ class AgentRemoval:
         return ended, await self._records.remove_events(row.agent)
 
     async def remove(self, row: AgentRow) -> int | None:
-        """Remove the absent agent of `row`. Returns how many commands were open for it, None if it has come back."""
+        """Remove the absent agent of `row`. Returns how many commands it had open, or None if it has come back."""
         opened = await self._directory.open_commands(row.agent)
         for command in opened:
             await self._end(command, row.agent)

@@ -1,5 +1,5 @@
-"""Does what follows the end of a command: it is removed from its agent's open commands and from the list of deadlines,
-and its followers are told.
+"""Does what follows the end of a command: removes it from its agent's open commands and from the deadline queue, and
+notifies its followers.
 
 Called by everything that ends a command: the recorder, the delivery, dispatch, the sweeper and the removal of agents.
 It waits for nothing, except in `settle_timed_out`. A removal that fails because Redis is away is kept, and sent again
@@ -54,8 +54,8 @@ class Completion:
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
         origin: CommandOrigin | None = None, sid: str = "",
     ) -> TraceContext | None:  # fmt: skip
-        """A command has just reached its final state. `code`: that of its error. `origin`: what its record says of its
-        beginning, for its span. Returns its trace context if its trace is kept."""
+        """Do what follows after a command has reached its final state. `code` is that of its error, and `origin` what
+        its record says about its beginning, for its span. Returns its trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
         self._remove(command, agent, _failure(command, state, code) if state in FAILED_STATES else "")
@@ -65,17 +65,17 @@ class Completion:
     def timed_out(
         self, command: str, agent: str, followers: Iterable[str], code: str, origin: CommandOrigin | None
     ) -> None:
-        """A command has just reached the state `timeout`: do what callers wait for. `settle_timed_out` does the
+        """Do what callers wait for after a command has reached the state `timeout`. `settle_timed_out` does the
         rest."""
         self._ended[TIMEOUT].inc()
         self._telemetry.command_completed(command, agent, TIMEOUT, code, origin, "")
         self.notify(command, followers)
 
     def settle_timed_out(self, targets: Sequence[tuple[str, str]], code: str) -> Answer[None]:
-        """The rest of the end of these (command, agent), which may be repeated: each is removed from its agent's open
-        commands and from the list of deadlines, and its agent's node is told to stop it.
+        """Do the rest for these (command, agent), which may be repeated: remove each from its agent's open commands and
+        from the deadline queue, and tell its agent's node to stop it.
 
-        A target that could not be settled stays in the list of deadlines. Raises BusUnavailable if Redis is away.
+        A target that could not be settled stays in the deadline queue. Raises BusUnavailable if Redis is away.
         """
         settled = [(agent, command, _failure(command, TIMEOUT, code)) for command, agent in targets]
         return self._directory.remove_open_each(settled).map(partial(self._settled, targets))
@@ -96,7 +96,7 @@ class Completion:
             raise failure
 
     def forget(self, command: str, agent: str) -> None:
-        """Remove a command that is over, or has no record, from its agent's open commands and the list of deadlines."""
+        """Remove a command that is over, or has no record, from its agent's open commands and the deadline queue."""
         self._remove(command, agent)
 
     def _remove(self, command: str, agent: str, failure: str = "") -> None:
@@ -112,8 +112,7 @@ class Completion:
             self._failed[command, agent] = failure
 
     def retry_removals(self) -> None:
-        """Send removals that failed again. Each may be repeated: the open commands and the list of deadlines are
-        sets."""
+        """Repeat removals that failed. That is harmless, because the open commands and the deadline queue are sets."""
         for command, agent in list(islice(self._failed, RETRIED)):
             self._remove_open(command, agent, self._failed.pop((command, agent)))
         self._deadlines.retry_removals()

@@ -1,4 +1,4 @@
-"""Accepts a command: stores its record, finds its agent's node and rings there. Cancels commands.
+"""Accepts a command: stores its record, finds its agent's node and rings it. Cancels commands.
 
 Called by the API. An absent agent is unknown (never seen here), offline (the command fails at once, unless it may
 queue) or away (it was linked a moment ago, and the command waits for it).
@@ -37,8 +37,8 @@ from fairlead.telemetry.tracing import Tracing, wall_ns
 from fairlead.wire.ids import uuid7
 
 BINDING_MARGIN_MS = 60_000
-"""The command that an Idempotency-Key is bound to is remembered for a little longer than the key: a call that reads the
-binding in its last moment may use it afterwards."""
+"""How much longer than an Idempotency-Key its command is remembered: a call that reads the binding just before it
+expires may use it afterwards."""
 
 
 class Dispatcher:
@@ -53,7 +53,7 @@ class Dispatcher:
         tracing: Tracing,
         retention_ms: int,
     ) -> None:
-        """`retention_ms`: how long the results of a command are kept after its end."""
+        """`retention_ms` is how long the results of a command are kept after its end."""
         self._directory = fleet.directory
         self._records = fleet.records
         self._deadlines = fleet.deadlines
@@ -70,7 +70,8 @@ class Dispatcher:
     async def submit(
         self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
     ) -> DispatchedCommand:
-        """Accept the command. With `follow`, this node follows it from the start. `story` records the request's trace.
+        """Accept the command. With `follow`, this node follows it from the start. `request_trace` records the trace of
+        the request.
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which the command may run.
@@ -97,7 +98,7 @@ class Dispatcher:
 
     async def _recall(self, request: CommandRequest, command: str) -> tuple[str, DispatchedCommand | None]:
         """The command that the Idempotency-Key of `request` is bound to, which is `command` if there was none, and what
-        has become of it; None if it is yet to be written down."""
+        has become of it, or None if its record has yet to be written."""
         body, first = await self._records.remember(request.key_digest, request.body_digest, command)
         if body != request.body_digest:
             raise IdempotencyConflict(
@@ -116,7 +117,7 @@ class Dispatcher:
                 id=first,
                 state=outcome.state.value,
             )
-        return first, None  # it was refused, or its node died before it wrote the command down
+        return first, None  # it was refused, or its node died before it wrote the record
 
     async def _place_and_follow(
         self, command: str, request: CommandRequest, request_trace: RequestTrace | None
@@ -134,7 +135,7 @@ class Dispatcher:
     async def _place(
         self, command: str, request: CommandRequest, follower: Follower | None, request_trace: RequestTrace | None
     ) -> DispatchedCommand:
-        """Write the command down and ring at its agent's node."""
+        """Write the command's record and ring its agent's node."""
         membership = self._membership
         if not membership.alive:
             raise BusUnavailable(
@@ -165,8 +166,8 @@ class Dispatcher:
         self, record: NewRecord, request: CommandRequest, created: bool, row: AgentRow | LimitReached | None,
         follower: Follower | None, request_trace: RequestTrace | None,
     ) -> DispatchedCommand:  # fmt: skip
-        """The command is written down: ring at its agent's node, or end it. `created`: by this call, not by an earlier
-        one."""
+        """Ring the agent's node for a command whose record is written, or end the command. `created` says that this
+        call has written the record, not an earlier one."""
         membership, command = self._membership, record.id
         if row is None and await self._data.data_lost():
             # The agent may be linked, and is claimed again in some seconds: the sweeper dispatches the command then.
@@ -195,7 +196,8 @@ class Dispatcher:
         )
 
     async def _take_back(self, command: str, request: CommandRequest, error: FairleadError) -> bool:
-        """End a command that could not be dispatched. False if another call with the same key has dispatched it."""
+        """End a command that could not be dispatched. Returns False if another call with the same key has dispatched
+        it."""
         if not request.key_digest:
             self._completion.forget(command, request.agent)
             await self._records.discard(command)  # no other call knows its id
@@ -229,7 +231,7 @@ class Dispatcher:
         return found
 
     async def cancel(self, command: str) -> TargetState:
-        """Request the end of a command; returns its state now. A command that is over stays as it is."""
+        """Request the end of a command. Returns its state now. A command that is over stays as it is."""
         found = await self.look_up(command)
         for target in found.targets:
             done = await self._records.cancel(command, target.agent)

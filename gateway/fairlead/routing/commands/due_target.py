@@ -1,4 +1,4 @@
-"""Handles one command whose time has come, as its record says: rings again, or ends it.
+"""Handles one command that is due, as its record says: rings again, or ends it.
 
 Called by the command sweeper. Every step is conditional on the record, so handling a command twice does no harm.
 """
@@ -28,7 +28,7 @@ class DueTargetHandler:
         self._membership = membership
 
     async def handle(self, found: CommandRecord, target: Target, now: int) -> int | None:
-        """Do what this target needs now. Returns when it is due again (ms), None for never."""
+        """Do what this target needs now. Returns when it is due again (ms), or None for never."""
         if target.state is TargetState.QUEUED:
             return await self._wait_for_agent(found, target, now)
         again = found.expires + GRACE_MS
@@ -48,7 +48,7 @@ class DueTargetHandler:
             self._inbox.ring(row.lease, (doorbell,))
 
     async def _wait_for_agent(self, command: CommandRecord, target: Target, now: int) -> int | None:
-        """The command is not sent: ring at its agent's node, or end it if its agent was absent for too long."""
+        """Ring the agent's node for a command that is not sent, or end it if its agent was absent for too long."""
         row = await self._directory.look_up(target.agent)
         if row is not None:
             # Again, because it failed when the command was posted, or Redis has lost it since.
@@ -81,12 +81,10 @@ class DueTargetHandler:
         how: StoredEnd,
         only_from: TargetState | None = None,
     ) -> int | None:
-        """End the target. Returns when it is due again if it has just been sent instead, else None."""
+        """End the target. Returns when it is due again if it was sent at this moment, otherwise None."""
         if target.state is TargetState.QUEUED and target.attempt:
-            state, how = (
-                TargetState.FAILED,
-                OUTCOME_UNKNOWN,
-            )  # it waits for its second run, and the first one may have done it
+            # It waits for another run, and the one before may have taken effect.
+            state, how = TargetState.FAILED, OUTCOME_UNKNOWN
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
             self._completion.completed(command.id, target.agent, state.value, done.followers, how.code, command.origin)

@@ -1,7 +1,7 @@
 """Writes the input of a command, chunk by chunk: to Redis first, then a doorbell to the agent's node.
 
-Called by the API. If the agent consumes no input, the caller waits for a bounded time: so a slow agent slows its
-caller, and what is stored of one command stays bounded. The content of a chunk is never looked at.
+Called by the API. If the agent consumes no input, the caller waits for a bounded time. So a slow agent slows its
+caller, and the input that is stored for one command is bounded. The content of a chunk is never read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.routing.timeouts import RING_AGAIN_MS
 TIMEOUT = 20.0
 """Seconds that a caller waits while the agent consumes no input: less than the timeouts of usual proxies."""
 POLL_INTERVAL = 0.1
-"""Seconds, drawn from half to one and a half of it."""
+"""Seconds, times a random factor of 0.5 to 1.5."""
 
 
 class InputFull(Unavailable):
@@ -60,7 +60,7 @@ class InputWriter:
                 raise InputFull(
                     f"{number} bytes of input wait for the agent to consume them: send this chunk again later"
                 )
-            # No doorbell tells that there is room: the caller waits for as long as the agent does not read.
+            # No doorbell announces room for input, so the caller polls for it.
             await asyncio.sleep(random.uniform(0.5, 1.5) * POLL_INTERVAL)
         if (error := _error(word, n, number)) is not None:
             raise error
@@ -72,8 +72,8 @@ def _error(word: str, n: int, number: int) -> FairleadError | None:
     """The error for chunk `n` that the store answered with `word`; None if it is stored."""
     if word == "other":
         return InputConflict(
-            f"input chunk {n} was stored before with other octets, or as the end, and the agent gets that one: "
-            "repeat a chunk as it was, and give the next one the next number",
+            f"input chunk {n} is already stored with other bytes, or as the end: expected the same chunk again, or the "
+            "next number for a new one",
             n=n,
         )
     if word == "gap":
@@ -81,5 +81,5 @@ def _error(word: str, n: int, number: int) -> FairleadError | None:
     if word in ("over", "gone"):
         return InvalidRequest("the command is over: it takes no input", field="id")
     if word == "ended":
-        return InvalidRequest("the input was ended before: nothing may follow", field="n")
+        return InvalidRequest("the input has ended: expected no further chunk", field="n")
     return None

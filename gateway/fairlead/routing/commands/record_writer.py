@@ -1,4 +1,4 @@
-"""Writes a new command down in Redis: its record, its deadline and its place among its agent's open commands.
+"""Writes a new command to Redis: its record, its deadline and its place among its agent's open commands.
 
 Called by `dispatch`. The three go out in one batch, in this order: if the node dies between any two of them, the
 sweeper finds what is there. If Redis does not answer, the writer finds out whether the command was written, since its
@@ -25,9 +25,9 @@ class Written(Enum):
 
     NEW = auto()
     BEFORE = auto()
-    """It was there before this call."""
+    """An earlier call has written it."""
     UNANSWERED = auto()
-    """It was written by this call, as far as can be known: the answer did not arrive."""
+    """It is there, and this call has probably written it: the answer did not arrive."""
 
 
 class RecordWriter:
@@ -39,11 +39,11 @@ class RecordWriter:
         self._membership = membership
 
     async def write(self, record: NewRecord, due_at: int, lease: str) -> tuple[Written, AgentRow | LimitReached | None]:
-        """Write `record`, to be looked at by the sweeper at the time `due_at` (ms); with `lease` as its first follower,
-        if that is not empty. Returns how it was written, and the agent's row (None if it has no row).
+        """Write `record`, which the sweeper checks at the time `due_at` (ms). If `lease` is not empty, it is the first
+        follower. Returns how the record was written, and the agent's row (None if it has no row).
 
-        Raises BusUnavailable if the command is not written down and will not be, and OutcomeUnknown if that cannot be
-        found out.
+        Raises BusUnavailable if the record is not written and will not be, and OutcomeUnknown if that cannot be found
+        out.
         """
         valid = self._membership.now() + POST_VALID_MS
         scheduled = self._deadlines.schedule(record.id, record.agent, due_at)
@@ -82,13 +82,13 @@ class RecordWriter:
                 await wait_for_redis(self._store, POST_DOUBT)
                 continue
             raise BusUnavailable(
-                "Redis did not answer in time; the command was not taken in and will not run: post it again"
+                "Redis did not answer in time; the command was not accepted and will not run (post it again)"
             )
 
 
 def outcome_unknown(command: str, cause: Exception) -> OutcomeUnknown:
     return OutcomeUnknown(
-        f"{cause}; whether command {command} was taken in is not known: once Redis answers, "
+        f"{cause}; whether command {command} was accepted is not known: once Redis answers, "
         f"GET /v1/commands/{command} shows it, and so does the same post under the same Idempotency-Key",
         id=command,
     )

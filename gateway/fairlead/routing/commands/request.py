@@ -1,4 +1,5 @@
-"""A command as the API passes it to `dispatch`, and what `dispatch` returns. Neither checks anything: the API has."""
+"""A command as the API passes it to `dispatch`, and what `dispatch` returns. Neither is checked here, because the API
+has checked it."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from fairlead.routing.followers import Follower
 
 
 class CommandRequest(msgspec.Struct, frozen=True):
-    """A command as the platform posted it. Times in ms. `queue` is None for on_offline: fail."""
+    """A command as the platform posted it. Times are in ms. `queue` is None for `on_offline: fail`."""
 
     agent: str
     method: str
@@ -26,10 +27,10 @@ class CommandRequest(msgspec.Struct, frozen=True):
 
 
 class DispatchedCommand(msgspec.Struct, frozen=True):
-    """A command that is written down in Redis.
+    """A command whose record is in Redis.
 
-    `replayed`: it was so before, under the same Idempotency-Key. `follower` is notified of its results, if the caller
-    wanted to follow and the command is new; pass it to `ResultReader.read`.
+    `replayed` says that it was posted before, under the same Idempotency-Key. `follower` is notified of its results, if
+    the caller wanted to follow and the command is new; pass it to `ResultReader.read`.
     """
 
     id: str

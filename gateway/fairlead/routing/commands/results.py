@@ -1,9 +1,9 @@
 """Reads results from any offset, on any node, until the command is over.
 
 Called by the API. A doorbell tells a reader that there is more; without one it reads again after a while, so a lost
-doorbell costs time only. While Redis is away, the reader waits and the caller's stream pauses. Results that are
+doorbell costs only time. While Redis is away, the reader waits and the caller's stream pauses. Results that are
 retained as a window are removed when the reader asks for what follows them, and the agent's node is told that there is
-room. So a slow caller slows the agent, and nobody's memory grows.
+room. So a slow caller slows the agent, and no memory grows.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ POLL_INTERVAL = 5.0
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller gets an error."""
 REQUEST_BYTES = 2 << 20
-"""Bytes of a window that one request returns. The caller says with the `from` of the next request what it has received:
-the megabytes of buffers between may still hold what was only written, so it must stay in Redis until then."""
+"""Bytes of a window that one request returns. With the `from` of the next request, the caller confirms what it has
+received. What was only written may still be in megabytes of buffers on the way, so it must stay in Redis until then."""
 
 
 class ResultsUpdate(msgspec.Struct, frozen=True):
-    """New results; with the last of them the record of the command, which is over then.
+    """New results, and with the last of them `ended`, the record of the command.
 
-    With neither, there was nothing new for a while, which lets the caller keep its connection alive. `more`: the offset
-    from which the caller must ask again; by asking it confirms what is before. A node that stops sets it too.
+    Without either, there was nothing new for a while, which lets the caller keep its connection alive. `more` is the
+    offset from which the caller must ask again, which confirms everything before it. A node that stops sets it too.
     """
 
     results: list[Result]
@@ -56,11 +56,11 @@ class ResultReader:
     async def read(
         self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0
     ) -> AsyncGenerator[ResultsUpdate]:
-        """Results from `offset` on, as they come, until the command is over.
+        """Yield results from `offset` on, as they come, until the command is over.
 
-        `follower`: that of a command that was just posted on this node: there is nothing to read until it is notified.
-        `opens`: the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has
-        until then. Without `follow` it ends where the results end now. Raises CommandUnknown, InvalidRequest and
+        `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
+        the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
+        then. Without `follow` it ends where the results end now. Raises CommandUnknown, InvalidRequest and
         ResultsTrimmed if there are no such results, RecordLost if they are lost, and BusUnavailable without Redis.
         """
         known = empty = follower is not None
@@ -111,23 +111,25 @@ class ResultReader:
     async def _page(
         self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES
     ) -> ResultPage:
-        """One page of results. Those before `confirmed` are removed if the command keeps a window."""
+        """Read one page of results. Those before `confirmed` are removed if the command keeps a window."""
         lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, confirmed if follow else 0)
         if page is None and known:
             raise RecordLost(
-                f"the record of command {command} is gone, it has expired or Redis has lost its data: "
+                f"the record of command {command} is gone, because it has expired or Redis has lost its data: "
                 "what became of the command is not known"
             )
         if page is None:
             raise self._membership.unknown_command(command)
         if isinstance(page, OutOfRange) and page.trimmed:
             raise ResultsTrimmed(
-                f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
+                f"results before offset {page.edge} were read and removed: this command keeps only a window",
                 first=page.edge,
             )
         if isinstance(page, OutOfRange):
-            raise InvalidRequest(f"from={offset} is beyond the {page.edge} results that there are", field="from")
+            raise InvalidRequest(
+                f"from={offset} is out of range: expected at most {page.edge}, the number of results", field="from"
+            )
         return page
 
     async def _announce_room(self, command: str) -> None:

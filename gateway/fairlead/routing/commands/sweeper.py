@@ -1,10 +1,10 @@
 """Handles every command that is due: deadlines, lost deliveries, absent agents, cancels without an answer.
 
-Each node runs one. A turn is one second of the fleet's clock. For each turn and shard two nodes are chosen, so that the
-cost does not grow with the number of nodes, and the death of one of them is not noticed. Whoever takes a due target
-acts on it, and every act is a conditional step on the command's record, so two sweepers, or one that dies half-way, do
-no harm. A sweeper that finds much to do goes on until nothing is due, in small batches between which the event loop
-does its other work.
+Each node runs one. A round is one second of the fleet's clock. For each round and shard two nodes are chosen, so that
+the cost does not grow with the number of nodes, and the death of one of them goes unnoticed. Whoever takes a due target
+acts on it, and every action is a conditional step on the command's record, so two sweepers, or one that dies half-way,
+do no harm. A sweeper that finds much to do continues until nothing is due, in small batches between which the event
+loop does its other work.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ROUND_MS = 1_000
-"""Not longer than GRACE_MS: a target that one sweep reschedules to the end of its grace is seen by the next turn's
-sweep before that."""
+"""Not longer than GRACE_MS: a target that one sweep reschedules to the end of its grace is seen by the sweep of the
+next round before that."""
 SWEEPERS = 2
-"""Nodes that sweep a shard in one turn: one of them may have died a moment ago."""
+"""Nodes that sweep a shard in one round: one of them may have died a moment ago."""
 JITTER = 0.02
-"""The longest random delay before a turn, in seconds."""
+"""The longest random delay before a round, in seconds."""
 BATCH = 64
 """Targets that are handled at once: a millisecond of the event loop, and two of Redis."""
 BATCHES_AT_ONCE = 4
-"""Batches that are in flight at once, which are two of the store's: Redis handles one while this node handles the
+"""Batches in flight at once, which fill two batches of the store: Redis handles one while this node handles the
 other."""
 UNSETTLED_LIMIT = 131_072
 """Ended targets whose settling may wait for the ends of others: some 30 MB. At some 80 µs each they wait for ten
@@ -72,9 +72,9 @@ class CommandSweeper:
         self._completion = completion
         self._membership = membership
         self._round = 0
-        """The turn of the last sweep, by the fleet's clock."""
+        """The round of the last sweep, by the fleet's clock."""
         self._next: dict[int, int] = {}
-        """When the next target of each shard that was swept in this turn is due (ms)."""
+        """When the next target of each shard that was swept in this round is due (ms)."""
 
     async def run(self) -> None:
         while True:
@@ -90,7 +90,7 @@ class CommandSweeper:
                 logger.exception("a sweep of commands failed")
 
     def _pause(self) -> float:
-        """Seconds until the next turn, or until a target is due that this node knows of."""
+        """Seconds until the next round, or until a target is due that this node knows of."""
         now = self._membership.now()
         at = min([now - now % ROUND_MS + ROUND_MS, *self._next.values()])
         return max(0, at - now) / 1000 + random.uniform(0, JITTER)
@@ -108,9 +108,10 @@ class CommandSweeper:
         return shards
 
     async def sweep(self, shards: Sequence[int]) -> None:
-        """Handle all that is due in `shards`: first the ends, which callers wait for, then what else follows an end.
+        """Handle everything that is due in `shards`: first the ends, which callers wait for, then what else follows an
+        end.
 
-        Raises BusUnavailable if Redis is away. What was not done then is due again.
+        Raises BusUnavailable if Redis is away. What was not done by then is due again.
         """
         ended: list[tuple[str, str]] = []
         taking = self._take(shards)
@@ -176,7 +177,7 @@ class CommandSweeper:
 
     async def _handle(self, taken: DueTarget, found: CommandRecord) -> BusUnavailable | None:
         """Handle one target that has not ended, and reschedule it. A record that cannot be handled is logged, and an
-        error of Redis returned: neither may keep the other targets of the batch from their time."""
+        error of Redis returned: neither may delay the other targets of the batch."""
         try:
             again = await self._handler.handle(found, found.targets[0], taken.at)
             if again is not None:
@@ -189,7 +190,7 @@ class CommandSweeper:
 
 
 def shards_of(round_number: int, lease: str, living: Sequence[str]) -> list[int]:
-    """The shards that the node with `lease` sweeps in one turn of the fleet's clock."""
+    """The shards that the node with `lease` sweeps in one round of the fleet's clock."""
     return [s for s in range(schema.DEADLINE_SHARDS) if lease in choose(f"due {round_number} {s}", living, SWEEPERS)]
 
 
@@ -206,7 +207,7 @@ def _retrieve(taking: asyncio.Task[DueTargets]) -> None:
 def _log_failure(taken: DueTarget, error: Exception) -> None:
     about = ids(agent=taken.agent, command=taken.command)
     logger.error(
-        "the command sweeper failed on %s of %s: it is tried again",
+        "the command sweeper failed on %s of %s, and tries again",
         taken.command,
         taken.agent,
         exc_info=error,

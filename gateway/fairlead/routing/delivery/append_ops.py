@@ -1,6 +1,6 @@
 """Translates a message of an agent into operations on its command's record: the arguments of an append.
 
-The recorder calls it for each message of a batch. It knows neither store nor session. No other module knows both
+The recorder calls it for each message of a batch. It uses neither the store nor a session. No other module knows both
 the terms of the protocol and those of the record.
 """
 
@@ -41,7 +41,7 @@ def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
 
 
 def error_code(message: Ack | End) -> str:
-    """The code of the error with which the message ends its command, "" if it does not."""
+    """The code of the error with which the message ends its command, or "" if it has none."""
     if message.error is not None:
         return message.error.code
     return REFUSED if message.state == REFUSED else ""

@@ -40,7 +40,8 @@ class CommandDelivery:
         tasks: BackgroundTasks,
         timeout: float,
     ) -> None:
-        """`timeout`: seconds without reading after which an agent is too slow; as long as it may be silent."""
+        """`timeout` is the number of seconds without reading after which an agent is too slow: as long as it may be
+        silent."""
         self._store = fleet.store
         self._records = fleet.records
         self.input = InputDelivery(fleet, tasks, timeout)
@@ -51,16 +52,16 @@ class CommandDelivery:
         self._timeout = timeout
 
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
-        """A doorbell of the time `rung_at` (ns, 0 if not known) announces a command for this session's agent, or before
-        welcome of its input or cancel, which are looked up with the command."""
+        """Handle a doorbell that announces a command for this session's agent, or before welcome its input or cancel,
+        which are read together with the command. `rung_at` is when it was rung (ns, 0 if not known)."""
         if session.open and session.stream(command) is None:
             self.deliver(session, (command,), rung_at)
 
     def deliver(self, session: Session, commands: Iterable[str], rung_at: int = 0, waited: bool = False) -> None:
         """Deliver `commands`, one after the other, as fast as the agent reads.
 
-        Before welcome they only wait, and `deliver` is called again then. `waited`: they were open before the link was,
-        so they give way to commands that were just posted.
+        Before welcome they only wait, and `deliver` is called again after it. `waited` says that they were open before
+        the link was, so that they give way to commands that were just posted.
         """
         for command in commands:
             session.queue_delivery(command, rung_at, waited)
@@ -101,7 +102,7 @@ class CommandDelivery:
             self._send(session, command, found, timing)
 
     def nothing_to_deliver(self, agent: str, command: str, found: Settled) -> None:
-        """A fence found that the command is over, or that a newer link owns the agent."""
+        """Handle a fence that found that the command is over, or that a newer link owns the agent."""
         if found.why == "ended":  # by this fence, just now
             if self._telemetry.tracing.on:
                 self._tasks.spawn(self._complete_with_origin(agent, command, found))
@@ -115,7 +116,7 @@ class CommandDelivery:
         self._completion.completed(command, agent, found.state, found.followers, code, origin)
 
     async def _complete_with_origin(self, agent: str, command: str, found: Settled) -> None:
-        """`_complete`, with what the command's trace is found by."""
+        """Like `_complete`, with the origin of the command, by which its trace is found."""
         origin: CommandOrigin | None = None
         try:
             origin = await self._records.origin(command)
@@ -140,7 +141,7 @@ class CommandDelivery:
         self.resume(session, command, found.cancelled, found.has_input)
 
     def resume(self, session: Session, command: str, cancelled: bool, has_input: bool) -> None:
-        """The agent has the command, or it was just written: send the cancel and the input that Redis has for it."""
+        """Send the cancel and the input that Redis has for a command that the agent has, or that was just written."""
         stream = session.stream(command)
         if stream is not None:
             stream.agent_knows()
@@ -151,7 +152,7 @@ class CommandDelivery:
 
     def cancel(self, session: Session, command: str, why: str) -> None:
         """Tell the agent to end the command, and grant the credit that it may need for that: otherwise its `end` could
-        wait behind output that nobody reads any more."""
+        wait behind output that is no longer read."""
         over = why != CANCELLED
         credit = session.dismiss_stream(command) if over else session.released(command)
         if over and session.stop_timing(command) is not None and why == DEADLINE:

@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 class InputDelivery:
     def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, timeout: float) -> None:
-        """`timeout`: seconds without reading after which an agent is too slow."""
+        """`timeout` is the number of seconds without reading after which an agent is too slow."""
         self._store = fleet.store
         self._records = fleet.records
         self._tasks = tasks
         self._timeout = timeout
 
     def credit_received(self, session: Session, command: str) -> None:
-        """The agent has consumed input: drop that from Redis, and send more."""
+        """Drop the input that the agent has consumed from Redis, and send more."""
         stream = session.stream(command)
         if stream is None:
             return
@@ -63,13 +63,13 @@ class InputDelivery:
 
     @staticmethod
     def _send(session: Session, command: str, stream: GatewayStream, chunks: list[tuple[int, bytes, bool]]) -> bool:
-        """Send what the credit allows. False if there is nothing more to send for now."""
+        """Send what the credit allows. Returns False if there is nothing more to send for now."""
         for number, payload, end in chunks:
             if number != stream.input_next:
-                # An agent that was killed may come back without what it had granted, and soon ends the command. To send
-                # this chunk in place of the one that is gone would change the input of the command.
+                # An agent that was killed may come back without the input that it had consumed, and soon ends the
+                # command. Sending this chunk in place of the one that is gone would change the input of the command.
                 logger.warning(
-                    "input %d of %s on %s is gone, because the agent has granted it: the command gets no more input",
+                    "input %d of %s on %s is gone, because the agent had consumed it: the command gets no more input",
                     stream.input_next, command, session.agent,
                 )  # fmt: skip
                 stream.end_input()

@@ -1,9 +1,9 @@
 """Stores what agents send, in order, and then sends them the receipt.
 
-One short task per session that has something to store: it takes all pending messages as one batch, so a busy link costs
-few round trips and a quiet one none. While Redis is away, it waits and repeats (an append may be repeated), the agent's
-window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent only after Redis has
-answered: what is acknowledged is stored.
+Each session that has something to store has one short task. It takes all pending messages as one batch, so a busy link
+costs few round trips and a quiet one none. While Redis is away, it waits and repeats (an append may be repeated), the
+agent's window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent only after Redis
+has answered: what is acknowledged is stored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HELD_LIMIT = 4 << 20
 """Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
 no more credit, so at most one window more arrives."""
 TIMEOUT = 300.0
-"""Seconds to wait for Redis with a batch in hand."""
+"""Seconds to wait for Redis with a batch that is not stored."""
 
 
 class Batch:
@@ -50,13 +50,13 @@ class Batch:
         self.events: list[Event] = []
         """The events that are not stored yet."""
         self.codes: dict[str, str] = {}
-        """The code of the error with which the agent ended the command."""
+        """The code of the error with which the agent ended each command."""
         self.sizes: dict[str, int] = {}
-        """Bytes of results."""
+        """The bytes of results of each command."""
         self.grants: dict[str, int] = {}
-        """Bytes to grant back at once, of chunks that nobody wants."""
+        """The bytes of unwanted chunks of each command, which are granted back at once."""
         self.numbered = self.pending = 0
-        """Messages that a receipt counts, and bytes that the session counts as pending."""
+        """The messages that the receipt counts, and the bytes that the session counts as pending."""
         for message in messages:
             self.pending += pending_size(message)
             self.numbered += not (isinstance(message, Event) and message.qos == 0)
@@ -107,7 +107,7 @@ class Recorder:
             session.discard_pending()
 
     async def _record(self, session: Session, batch: Batch) -> bool:
-        """Store one batch and send the receipt. False if this session may store nothing more."""
+        """Store one batch and send the receipt. Returns False if this session may store nothing more."""
         while batch.ops or batch.events:
             try:
                 if not await self._store_once(session, batch):
@@ -123,8 +123,8 @@ class Recorder:
         return True
 
     async def _store_once(self, session: Session, batch: Batch) -> bool:
-        """Try once to store what is left of the batch, and remove from it what is stored. False if a newer link owns
-        the agent. Raises BusUnavailable if something is left."""
+        """Try once to store what is left of the batch, and remove from it what is stored. Returns False if a newer link
+        owns the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
         appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
@@ -155,11 +155,12 @@ class Recorder:
         return True
 
     async def _stored(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
-        """Do what follows from the answer to an append. `code`: of the error with which the agent ended the command."""
+        """Do what follows from the answer to an append. `code` is that of the error with which the agent ended the
+        command."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap: the command is ended", command, session.agent, extra=about)
-            how = StoredEnd(code="results_gap", message="a part of the results was lost")
+            how = StoredEnd(code="results_gap", message="some of the results were lost")
             ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
@@ -181,7 +182,7 @@ class Recorder:
                 session.withhold(command)
 
     async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
-        """The agent ended the command."""
+        """Do what follows after the agent has ended the command."""
         timing = session.stop_timing(command)
         if timing is None:
             self._completion.completed(command, session.agent, stored.state, stored.followers, code)
@@ -198,7 +199,7 @@ class Recorder:
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 
     async def grant_withheld(self, session: Session, command: str) -> None:
-        """A caller has read results: grant the credit that was withheld, if there is room in Redis by now."""
+        """Grant the credit that was withheld, if there is room in Redis now that a caller has read results."""
         if not session.withholds(command):
             return
         try:
@@ -212,7 +213,7 @@ class Recorder:
             session.send(credit)
 
     def _dismiss(self, session: Session, command: str) -> None:
-        """Nobody waits for more of this command: tell the agent to stop it."""
+        """Tell the agent to stop a command that is over."""
         credit = session.dismiss_stream(command)
         session.stop_timing(command)
         session.send(Cancel(id=command, why=OVER))
@@ -220,7 +221,7 @@ class Recorder:
             session.send(credit)
 
     def _confirm(self, session: Session, batch: Batch) -> None:
-        """The batch is stored: send the receipt, and the credit."""
+        """Send the receipt for a stored batch, and the credit."""
         self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         if session.open:
             if batch.numbered:

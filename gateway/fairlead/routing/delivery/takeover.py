@@ -16,7 +16,7 @@ from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer, map_bounded
 
 FENCES_AT_ONCE = 16
-"""Commands of one agent that are fenced at a time, so that of many agents that come back together each one gets on."""
+"""Commands of one agent that are fenced at a time, so that agents that come back together do not delay one another."""
 
 
 class Takeover:
@@ -26,7 +26,7 @@ class Takeover:
         self._telemetry = telemetry
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, TakenOver]:
-        """Own `commands` from the session's generation on. Returns those that are not over."""
+        """Make the session the owner of `commands`, from its generation on. Returns those that are not over."""
 
         def fence(command: str) -> Answer[TakenOver | Settled]:
             return self._records.take_over(command, session.agent, session.gen, session.memory)
@@ -40,14 +40,15 @@ class Takeover:
         return taken
 
     def pass_on(self, session: Session, current: Session) -> None:
-        """`session` was not welcomed: what waited for that goes to `current`, the agent's session on this node."""
+        """Pass the commands that waited for the welcome of `session`, which does not come, to `current`, the agent's
+        session on this node."""
         if session is not current and session.deliveries:
             self._delivery.deliver(current, tuple(session.deliveries))
 
     def resume(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
         """Open the streams that the agent may know, and deliver the commands that it has not acknowledged.
 
-        `have`: the next input chunk that the agent expects, by command.
+        `have` is the number of the next input chunk that the agent expects, by command.
         """
         for command, found in taken.items():
             if not found.queued and session.stream(command) is None:

@@ -1,4 +1,4 @@
-"""Tells whether Redis has just lost its data, so that what is missing in it says nothing.
+"""Tells whether Redis has just lost its data, in which case a missing row proves nothing.
 
 Called by the API and by `dispatch` when they find no row of an agent, or have listed agents.
 """
@@ -22,11 +22,11 @@ class DataCheck:
         return await self._data_epochs.read() != self._membership.data_epoch or self._membership.rebuilding
 
     async def check_agent(self) -> None:
-        """An agent is unknown: raise Rebuilding if that may be because Redis has just lost its data."""
+        """Raise Rebuilding if an agent may be unknown only because Redis has just lost its data."""
         if await self.data_lost():
             raise Rebuilding(f"{REBUILDING}: try again in some seconds")
 
     async def check_index(self) -> None:
-        """Agents were listed: raise Rebuilding if linked ones may be missing because Redis has lost its data."""
+        """Raise Rebuilding if a list of agents may lack linked ones because Redis has lost its data."""
         if await self._data_epochs.read() != self._membership.data_epoch or self._membership.index_incomplete:
             raise Rebuilding(f"{REBUILDING}: a list would leave some out; try again in some seconds")

@@ -3,8 +3,8 @@ still there.
 
 The node starts it, runs its loop and stops it. Each heartbeat reads the fleet's clock, the table of nodes and the epoch
 of the data. If the node's row is missing, the node joins again under a new epoch. If heartbeats fail for longer than a
-grace, all links are closed, since another node may have Redis. It compares no link with its row: it requests that from
-the reconciler.
+grace, all links are closed, because another node may reach Redis. It compares no link with its row: it requests that
+from the reconciler.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 PERIOD = 5.0
 """Seconds between heartbeats: three may be missed before other nodes take this one for dead."""
 RETRY = 0.5
-"""Seconds after a failed heartbeat, so that a node is back soon after Redis is; drawn from half to one and a half of
-it, so that a fleet whose Redis was away does not come back at one moment."""
+"""Seconds from a failed heartbeat to the next one, so that a node is back soon after Redis is. They are multiplied by a
+random factor of 0.5 to 1.5, so that a fleet whose Redis was away does not come back at one moment."""
 
 
 class Heartbeat:
@@ -49,7 +49,7 @@ class Heartbeat:
         metrics: Metrics,
         grace: float,
     ) -> None:
-        """`grace`: seconds without an answered heartbeat before all links are closed."""
+        """`grace` is the number of seconds without an answered heartbeat after which all links are closed."""
         self._rows = fleet.node_rows
         self._data_epochs = fleet.data_epochs
         self._preferred_revisions = fleet.preferred_revisions
@@ -72,7 +72,8 @@ class Heartbeat:
         self._announce_change()
 
     async def _try_to_join(self) -> bool:
-        """A second try if a key holds what is not Fairlead's, because that is removed then (see `key_types`)."""
+        """Try a second time if a key holds a value that is not Fairlead's, which the first attempt has removed (see
+        `key_types`)."""
         try:
             return await self._send(join=True, replaces=await self._name.wait_until_free())
         except StoreError as e:
@@ -96,7 +97,8 @@ class Heartbeat:
                 logger.exception("a heartbeat failed")
 
     def send_soon(self) -> None:
-        """This node's state has changed in a way that others should know at once: its next heartbeat is sent now."""
+        """Send the next heartbeat now, because this node's state has changed in a way that others should know at
+        once."""
         self._soon.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -120,14 +122,14 @@ class Heartbeat:
             pass  # the row expires
 
     async def refresh_table(self) -> None:
-        """A node has joined or left: read the table of nodes now, not with the next heartbeat."""
+        """Read the table of nodes now and not with the next heartbeat, because a node has joined or left."""
         try:
             await self._read_table(self._membership.now())
         except BusUnavailable as e:
             logger.debug("the table of nodes is read with the next heartbeat: %s", e)
 
     async def _read_table(self, now: int) -> None:
-        """Read which nodes are alive; and all fields of their rows only while linked agents may be missing in Redis."""
+        """Read which nodes are alive, and all fields of their rows only while linked agents may be missing in Redis."""
         membership = self._membership
         if membership.index_incomplete:
             membership.table = await self._rows.read_all(now, membership.alive_since)
@@ -141,7 +143,8 @@ class Heartbeat:
                 self._inbox.ring(row.lease, (MembershipChanged(),))
 
     async def _send(self, *, join: bool, replaces: str = "") -> bool:
-        """Send one heartbeat. False if the node is not in the fleet: it could not join, or its row is missing."""
+        """Send one heartbeat. Returns False if the node is not in the fleet: it could not join, or its row is
+        missing."""
         membership = self._membership
         fields = self._report.fields() | {
             "process": self._name.process,
@@ -164,7 +167,8 @@ class Heartbeat:
         return True
 
     async def _join_again(self) -> None:
-        """Redis has no row of this epoch: join under a new one, and claim again all agents that are still here."""
+        """Join under a new epoch, because Redis has no row of this one, and claim all agents that are still here
+        again."""
         holder, replaces = await self._name.holder(self._membership.epoch)
         if holder is not None:
             self._yield_to(holder)
@@ -180,8 +184,8 @@ class Heartbeat:
             self._announce_change()
 
     def _yield_to(self, holder: NodeRow) -> None:
-        """Another process has taken this node's name while this one was frozen or cut off. It keeps the name, since its
-        agents are worth as much as ours. This node closes its links and tries again with each heartbeat."""
+        """Close all links, because another process took this node's name while this one was frozen or cut off. That
+        process keeps the name, since its agents count as much as ours. This one tries again with each heartbeat."""
         taken = self._name.taken_by(holder)
         if not self._readiness.name_taken:
             logger.error("%s; this node closes its links until that one has left: give one of them another name", taken)

@@ -30,7 +30,7 @@ class KeyTypes:
         self._removing: set[bytes] = set()
 
     def check(self, keys: list[bytes]) -> None:
-        """Commands on `keys` have found a value of another type."""
+        """Remove the values of `keys`, on which commands have found another type, unless they are valid by now."""
         for key in keys:
             kind = schema.key_type(_name(key))
             if kind is not None and key not in self._removing and len(self._removing) < MOST_AT_ONCE:

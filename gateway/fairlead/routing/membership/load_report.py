@@ -1,4 +1,4 @@
-"""What a node reports of its load with each heartbeat: counts, and how many more links it could accept per second.
+"""What a node reports about its load with each heartbeat: counts, and how many more links it could accept per second.
 
 `Heartbeat` asks for the fields of the node's row. The operator scales by them, and the budget of moves follows from
 them (see `fleet.moves.move_rate`).
@@ -25,8 +25,8 @@ class IdleShare:
     """The share of time in which the process's main thread, which runs the event loop, had nothing to do.
 
     A thread that waits for a CPU is not idle, whoever has the CPU: its neighbours on the machine, or nobody because the
-    limit of its container is used up. Linux tells both times in /proc/self/schedstat (sched-stats.rst: nanoseconds
-    on a CPU, nanoseconds on a run queue). Elsewhere only the CPU time of the process is known.
+    limit of its container is used up. Linux reports both times in /proc/self/schedstat (sched-stats.rst: nanoseconds on
+    a CPU, nanoseconds on a run queue). Elsewhere only the CPU time of the process is known.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""What this node knows of the fleet: its own lease, the fleet's clock, the table of nodes and the epoch of Redis' data.
+"""What this node knows about the fleet: its own lease, the fleet's clock, the table of nodes and the data epoch.
 
-`Heartbeat` updates it, all of `routing` reads it. The fleet has one clock, Redis TIME: each heartbeat reads it and this
-process's monotonic clock carries it on. The wall clocks of two machines are never compared.
+`Heartbeat` updates it, and all of `routing` reads it. The fleet has one clock, Redis TIME: each heartbeat reads it and
+this process's monotonic clock carries it on. The wall clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reconciliation:
         self._running = False
 
     def request(self) -> None:
-        """Something may have made links and rows differ: all links are compared soon."""
+        """Have all links compared soon, because something may have made links and rows differ."""
         self._requested.set()
 
     @property
@@ -37,7 +37,7 @@ class Reconciliation:
         return self._running or self._requested.is_set()
 
     async def begin(self, timeout: float) -> None:
-        """Wait until a comparison is requested, or for `timeout` seconds; the caller compares and calls `end`."""
+        """Wait until a comparison is requested, or for `timeout` seconds. The caller then compares and calls `end`."""
         try:
             async with asyncio.timeout(timeout):
                 await self._requested.wait()
@@ -52,8 +52,8 @@ class Reconciliation:
 
 class Membership:
     def __init__(self, node: str, epoch: str = "", revision: str = "") -> None:
-        """`node`: the node's name. `epoch`: a random id of this process's membership; a new one if its row is lost.
-        `revision`: what distinguishes nodes of one rollout from those of another, "" if nothing does."""
+        """`node` is the node's name, and `epoch` a random id of this process's membership, replaced if its row is lost.
+        `revision` distinguishes nodes of one rollout from those of another; "" if nothing does."""
         self.node = node
         self.epoch = epoch
         self._revision = revision
@@ -74,8 +74,8 @@ class Membership:
         return f"{self.node}#{self.epoch}"
 
     def heartbeat_answered(self, redis_now: int) -> bool:
-        """A heartbeat was answered with the time `redis_now` (ms). True if that came so late that other nodes took this
-        one for dead."""
+        """Record that a heartbeat was answered with the time `redis_now` (ms). Returns True if that came so late that
+        other nodes took this one for dead."""
         late = not self.alive
         if late:
             self.alive_since = redis_now
@@ -92,7 +92,7 @@ class Membership:
         return self.now() + VALID_MS
 
     def living(self) -> list[str]:
-        """The leases of all live nodes, this one's included."""
+        """The leases of all live nodes, including this one's."""
         now, own = self.now(), self.lease
         return [own, *(row.lease for row in self.table.rows() if row.lease != own and row.alive(now))]
 
@@ -113,16 +113,16 @@ class Membership:
 
     @property
     def rebalance_target(self) -> RebalanceTarget | None:
-        """What a rebalance asks of this node; None while none runs, and while heartbeats are not answered."""
+        """What a rebalance asks of this node; None while no rebalance runs or heartbeats are not answered."""
         return self._rebalance_target if self.alive else None
 
     @property
     def target_age(self) -> float:
-        """Seconds since a rebalance has begun to ask something of this node."""
+        """Seconds since a rebalance began to ask something of this node."""
         return time.monotonic() - self._target_since
 
     def set_directives(self, preferred: PreferredRevision, target: RebalanceTarget | None) -> None:
-        """What the operator tells the nodes, as this one has just read it."""
+        """Record what the operator tells the nodes, as this one has just read it."""
         self._preferred_revision = preferred
         if target is None:
             self._target_since = float("inf")

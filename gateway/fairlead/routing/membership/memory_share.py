@@ -14,7 +14,7 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def memory_share(cgroup: Path = CGROUP) -> float:
-    """From 0 to 1; 0 without a limit, and where the kernel does not report it."""
+    """The share from 0 to 1; 0 without a limit, and where the kernel does not report it."""
     try:
         limit = (cgroup / "memory.max").read_bytes().strip()
         if limit == b"max":

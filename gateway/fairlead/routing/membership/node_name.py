@@ -22,30 +22,30 @@ from fairlead.routing.membership.process_identity import ProcessIdentity
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL = 0.5
-"""Seconds, drawn from half to one and a half of it, so that nodes that are started together do not ask together."""
+"""Seconds, times a random factor of 0.5 to 1.5, so that nodes that are started together do not ask together."""
 
 
 class NodeName:
-    def __init__(self, load: NodeRows, node: str, pod: str = "") -> None:
-        """`pod`: the UID of the pod that this process runs in, "" outside of Kubernetes."""
-        self._load = load
+    def __init__(self, rows: NodeRows, node: str, pod: str = "") -> None:
+        """`pod` is the UID of the pod that this process runs in, "" outside of Kubernetes."""
+        self._rows = rows
         self._node = node
         self._own = ProcessIdentity.own(pod)
         self.process = self._own.packed()
-        """What this process reports of itself with each heartbeat."""
+        """What this process reports about itself with each heartbeat."""
 
     async def holder(self, own_epoch: str = "") -> tuple[NodeRow | None, str]:
-        """The live row of another process with this name, None if the name is free; and the epoch that this process may
-        replace then."""
-        row, now = await self._load.look_up(self._node)
+        """The live row of another process with this name, None if the name is free; and the epoch of the row, which
+        this process may replace if the name is free."""
+        row, now = await self._rows.look_up(self._node)
         if row is None:
             return None, ""
         free = row.epoch == own_epoch or not row.alive(now) or ProcessIdentity.parse(row.process).has_ended(self._own)
         return (None if free else row), row.epoch
 
     async def wait_until_free(self) -> str:
-        """The epoch that this node may replace, "" for none. Raises ConfigError if another live process has the
-        name."""
+        """Wait until the name is free. Returns the epoch that this node may replace, "" for none. Raises ConfigError if
+        another live process has the name."""
         first: NodeRow | None = None
         while True:
             found, epoch = await self.holder()

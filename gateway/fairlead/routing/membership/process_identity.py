@@ -3,7 +3,7 @@
 A node reports its identity with each heartbeat; `NodeName` reads it when a node finds its name in use. A process on the
 same machine and in the same PID namespace can be looked up. A process of the same Kubernetes pod but of another PID
 namespace was an earlier start of the container: a kubelet starts a container again only after the earlier one has
-ended. Of any other process nothing is known but its heartbeats. Reads /proc where there is one.
+ended. Of any other process nothing is known but its heartbeats. This module reads /proc where there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ProcessIdentity:
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity:
-        """The identity that `packed` wrote; of any other text, a process of which nothing is known."""
+        """Parse what `packed` wrote. Any other text gives a process of which nothing is known."""
         pid, started, space, host, pod, *_ = [*text.split(" "), "", "", "", "", ""]
         if not pid.isdecimal():
             return cls("", 0)
@@ -45,7 +45,7 @@ class ProcessIdentity:
         return cls(socket.gethostname(), pid, _space(), _stat(pid)[1], pod)
 
     def has_ended(self, asker: ProcessIdentity) -> bool:
-        """True if the process has certainly ended. `asker`: the calling process. False also if it cannot know."""
+        """Whether the process has certainly ended; False if that cannot be known. `asker` is the calling process."""
         if not self.pid or not self.space:
             return False
         if self.space != asker.space:

@@ -24,8 +24,9 @@ class Readiness:
         self._membership = membership
         self._enough = EnoughLinks()
         self._last: Exclusion | None = None
-        """The last exclusion that was found, and when."""
+        """The last exclusion that was found."""
         self._found_at = float("-inf")
+        """When it was found, by the monotonic clock."""
         self.problem = "not in the fleet yet"
         """Why this node cannot serve; "" if it can."""
         self.name_taken = ""

@@ -20,7 +20,8 @@ class TrafficCounter:
         self._overheads = [0] * (len(BOUNDS) + 1)
 
     def add_command(self, failed: bool, stages: tuple[float | None, ...] = ()) -> None:
-        """A command is over. `stages`: its durations, in the order of `STAGES`, as far as they are known."""
+        """Count a command that is over. `stages` are its durations, in the order of `STAGES`, as far as they are
+        known."""
         self.ended += 1
         self.failed += failed
         if stages:

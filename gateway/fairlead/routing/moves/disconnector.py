@@ -1,10 +1,11 @@
 """Closes links of this node that a LinkOperation of type Disconnect asks for; their agents connect again.
 
 The node runs it as long as it is in the fleet. The directive is in Redis (see `fleet.directives.disconnect`). The links
-that are here when it is first read are looked at one after the other. Each is compared with its agent's row in Redis
+that are here when it is first read are examined one after the other. Each is compared with its agent's row in Redis
 right before it is closed: the row must belong to this link, the link must have begun before the directive, and the
-agent must match. What cannot be decided, because Redis has lost the labels, stays. Links are closed when the
-directive's own rate and the fleet's budget of moves both grant it. Commands that run go on over the agent's next link.
+agent must match. A link that cannot be decided, because Redis has lost the labels, stays. Links are closed when the
+directive's own rate and the fleet's budget of moves both grant it. Running commands continue over the agent's next
+link.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from fairlead.wire.close_codes import CloseCode
 logger = logging.getLogger(__name__)
 
 PERIOD = 5.0
-"""Seconds between two looks at the directive, as between heartbeats."""
+"""Seconds between two readings of the directive, as between heartbeats."""
 STEP = 0.05
-"""Seconds between two steps while links are looked at."""
+"""Seconds between two steps while links are examined."""
 AT_ONCE = 64
 """Links that are compared with their rows in one step."""
 FLEET_ROWS = 20_000
-"""Rows per second that all nodes together read: a fifth of what one Redis can, and a million agents take a minute."""
+"""Rows per second that all nodes together read: a fifth of what one Redis can answer. A million agents take a
+minute."""
 REPORT_PERIOD = 1.0
 """Seconds between two reports of the progress."""
 
@@ -54,9 +56,9 @@ class Disconnector:
         """The operation whose directive was read last."""
         self._wanted: Disconnect | None = None
         self._holds = False
-        """Whether the directive had not expired when it was last looked at."""
+        """Whether the directive had not expired when it was last read."""
         self._left: deque[Session] = deque()
-        """The links to look at."""
+        """The links that have yet to be examined."""
         self._total = self._closed = self._undecided = 0
         self._reported: DisconnectReport | None = None
         self._report_at = 0.0
@@ -69,7 +71,7 @@ class Disconnector:
             try:
                 if loop.time() - looked_at >= PERIOD:
                     looked_at = loop.time()
-                    await self._look_at_directive()
+                    await self._read_directive()
                 if self._wanted is not None and self._holds and loop.time() >= wait_until:
                     wait_until = loop.time() + await self._step(self._wanted)
                 await self._report()
@@ -78,7 +80,7 @@ class Disconnector:
             except Exception:
                 logger.exception("disconnecting links failed")
 
-    async def _look_at_directive(self) -> None:
+    async def _read_directive(self) -> None:
         operation, until = await self._directives.current()
         self._holds = until > self._membership.now()
         if operation == self._operation:
@@ -92,7 +94,7 @@ class Disconnector:
         self._total, self._reported = len(self._left), None
 
     async def _step(self, wanted: Disconnect) -> float:
-        """Look at some links and close those that match. Returns seconds to wait."""
+        """Examine some links and close those that match. Returns the seconds to wait before the next step."""
         looked_at = [self._left.popleft() for _ in range(min(AT_ONCE, len(self._left)))]
         kept = looked_at
         try:
@@ -111,7 +113,8 @@ class Disconnector:
         return max(delay, len(looked_at) * max(1, nodes) / FLEET_ROWS)
 
     async def _compare(self, wanted: Disconnect, sessions: Sequence[Session]) -> tuple[int, list[Session]]:
-        """How many cannot be decided, and those that match, by the rows of their agents as they are now."""
+        """Compare sessions with the present rows of their agents. Returns how many cannot be decided, and those that
+        match."""
         here = {session.agent: session for session in sessions if session.ready}
         undecided, matching = 0, []
         for row in await self._directory.look_up_all(list(here)):
@@ -126,7 +129,7 @@ class Disconnector:
         return undecided, matching
 
     async def _granted(self, wanted: Disconnect, count: int) -> tuple[int, float]:
-        """How many of `count` links may be closed, and the seconds until then or until the next question."""
+        """How many of `count` links may be closed, and the seconds until then, or until asking again."""
         own = await self._bucket.take(min(count, max(1, int(wanted.rate * BATCH_SECONDS))), 0.0)
         if not own.moves:
             return 0, min(own.delay, PERIOD)
@@ -150,6 +153,6 @@ class Disconnector:
 
 
 def _matches(wanted: Disconnect, row: AgentRow) -> bool | None:
-    """None if labels decide that Redis has lost."""
+    """Whether the agent matches; None if that depends on labels that Redis has lost."""
     labels = None if row.labels_lost else json.loads(row.labels)
     return wanted.matching().matches(labels, json.loads(row.facts))

@@ -7,8 +7,8 @@ and overdraws the budget, as far as the other nodes can accept it: otherwise mos
 Near the deadline, what is left is paced evenly over the time that is left, whatever the others can take.
 
 An agent that moves opens its new link first, so the old one is closed only LEAVE_GRACE after its slot; usually the
-agent has left it by then (see `leaving_links`). A process that was stopped, or had no processor for some seconds, does
-not catch up with what it has missed: the rest is paced over the time that is left.
+agent has left it by then (see `leaving_links`). A process that was stopped, or had no CPU for some seconds, does not
+catch up with what it has missed: the rest is paced over the time that is left.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fairlead.routing.moves.move_queue import MoveQueue
 from fairlead.wire.messages import LEAVE_GRACE
 
 STEP = 0.05
-"""Seconds between two looks at the links: smooth enough, and 20 wake-ups a second cost nothing."""
+"""Seconds between two steps of a drain: smooth enough, and 20 wake-ups a second cost next to nothing."""
 ASK_AGAIN = 1.0
 """Seconds after which the budget is asked again at the latest: its rate may have changed."""
 
 
 class NodeDrain:
     def __init__(self, hub: Hub, budget: MoveBudget, timeout: float) -> None:
-        """`timeout`: seconds that a drain may take."""
+        """`timeout` is the number of seconds that a drain may take."""
         self._hub = hub
         self.budget = budget
         self._timeout = timeout
@@ -79,7 +79,7 @@ class NodeDrain:
         """Tell as many agents to move as the budget grants now."""
         budget, loop = self.budget, asyncio.get_running_loop()
         await budget.refresh()
-        # A node that is alone does not wait for commands: the sooner it is back, the sooner its agents are.
+        # A node that is alone does not wait for commands: the sooner it is back, the sooner its agents are back.
         sessions = self._queue.take(budget.batch, busy_too=final or budget.alone)
         if not sessions:
             self._ask_at = loop.time() + BATCH_SECONDS
@@ -102,14 +102,14 @@ class NodeDrain:
             self._owed = min(self._owed, pace * LAG_SECONDS)  # those inside a command wait, and are not owed
 
     async def _move_overdue(self, elapsed: float, left: float) -> None:
-        """Tell the agents to move whose turn has come in the `elapsed` seconds when all that wait go evenly in the
-        `left` ones, without waiting for the budget."""
+        """Tell agents to move without waiting for the budget: as many as fall due in `elapsed` seconds if all that wait
+        are spread evenly over `left` seconds."""
         self._owed += len(self._queue) * min(1.0, elapsed / left)
         if self._owed >= 1:
             await self._overdraw(self._queue.take(int(self._owed), busy_too=True), min(elapsed, left))
 
     async def _overdraw(self, sessions: list[Session], seconds: float) -> None:
-        """Tell these to move, evenly within the `seconds` that come."""
+        """Tell these agents to move, spread evenly over the next `seconds`."""
         if not sessions:
             return
         self._owed -= len(sessions)

@@ -38,7 +38,7 @@ and they should not make Redis answer more than some hundred rows per second eac
 
 class MoveBudget:
     def __init__(self, fleet: FleetStore, membership: Membership, metrics: Metrics, most: float) -> None:
-        """`most`: moves a second of the whole fleet while no operator sets the rate."""
+        """`most` limits the moves a second of the whole fleet while no operator sets the rate."""
         self._moves = fleet.moves
         self._node_rows = fleet.node_rows
         self._membership = membership
@@ -63,7 +63,7 @@ class MoveBudget:
         return max(1, int(self.rate * BATCH_SECONDS))
 
     async def take(self, why: Purpose, wanted: int) -> Grant:
-        """Up to `wanted` moves, and when the first of them is due."""
+        """Take up to `wanted` moves. The grant says when the first of them is due."""
         await self.refresh()
         loop = asyncio.get_running_loop()
         try:
@@ -102,14 +102,14 @@ class MoveBudget:
         self._read_at = loop.time()
         now = membership.now()
         try:
-            self._look_at(await self._node_rows.read_all(now, membership.alive_since), now)
+            self._compute_rates(await self._node_rows.read_all(now, membership.alive_since), now)
         except (BusUnavailable, StoreError) as e:
             logger.debug("the rows of all nodes: %s", e)
             if first:
-                self._look_at(membership.table, now - int(membership.since_heartbeat * 1000))
+                self._compute_rates(membership.table, now - int(membership.since_heartbeat * 1000))
 
-    def _look_at(self, table: NodeTable, now: int) -> None:
-        """`now`: the time at which the table was up to date (ms)."""
+    def _compute_rates(self, table: NodeTable, now: int) -> None:
+        """Compute the rates from a table that was up to date at the time `now` (ms)."""
         own = self._membership.node
         living = [row for row in table.rows() if row.node != own and row.alive(now)]
         serving = [row for row in living if row.state == "serving"]
@@ -118,5 +118,5 @@ class MoveBudget:
         draining = 1 + sum(row.state == "draining" for row in living)
         spare = [row.spare_accept_rate for row in serving]
         self.accepted = RECEIVED_SHARE * sum(spare) / draining
-        # If no node serves, nobody can be overloaded: the fleet as a whole stops, or this node is all there is.
+        # If no other node serves, none can be overloaded: the whole fleet stops, or this node is the only one.
         self._own_rate = move_rate(spare, self._most) if serving else self._most

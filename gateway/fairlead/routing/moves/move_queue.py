@@ -17,7 +17,7 @@ class MoveQueue:
         self._waiting = deque(sessions)
 
     def __len__(self) -> int:
-        """The number of links that wait, those included that have closed since the queue was last gone through."""
+        """The number of links that wait, including those that have closed since the queue was last gone through."""
         return len(self._waiting)
 
     def take(self, count: int, *, busy_too: bool = False) -> list[Session]:
@@ -36,5 +36,5 @@ class MoveQueue:
         return taken
 
     def put_back(self, sessions: Iterable[Session]) -> None:
-        """Return links that were taken and not moved. They are the first ones again."""
+        """Put links back that were taken and not moved. They are the first ones again."""
         self._waiting.extendleft(reversed(list(sessions)))

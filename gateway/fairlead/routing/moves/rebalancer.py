@@ -2,9 +2,9 @@
 
 The node runs it as long as it is in the fleet. The target comes with the heartbeat while a rebalance runs (see
 `fleet.directives.rebalance_targets`). Nodes that have enough links leave their Services then; the first agent is told
-to move when load balancers know that, so that it lands on a node that has few. Idle agents are told, those whose links
-are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
-hour (see `hub.recent_moves` for the exceptions). An agent that lands on this node again counts as moved and stays.
+to move when load balancers know that, so that it lands on a node that has few. Idle agents are told, those with the
+oldest links first, each when the fleet's budget grants its move; no agent moves inside a command, and none twice within
+an hour (see `hub.recent_moves` for the exceptions). An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
@@ -47,8 +47,8 @@ class Rebalancer:
         """The sessions that may be moved, the oldest first; found anew every PERIOD."""
         self._leaving = LeavingLinks(0.0)
         self._next_slot = 0.0
-        """When the slots are over that agents were told last (the event loop's time). An answer of Redis that came late
-        must not put the next ones among them."""
+        """The event loop's time at which the slots end that were given out last. Later slots must not be among them,
+        even if an answer of Redis comes late."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -106,8 +106,8 @@ class Rebalancer:
         return grant.delay
 
     def _take_idle(self, count: int) -> list[Session]:
-        """Up to `count` candidates that run no command now, the oldest first. Those that do are passed over until the
-        candidates are found anew."""
+        """Take up to `count` candidates that run no command now, the oldest first. Those that run one are skipped until
+        the candidates are found anew."""
         taken: list[Session] = []
         while self._candidates and len(taken) < count:
             session = self._candidates.popleft()
@@ -116,7 +116,7 @@ class Rebalancer:
         return taken
 
     async def _marked(self, sessions: Sequence[Session]) -> list[Session]:
-        """Note in Redis that these agents are moved. Returns those that are still here and idle."""
+        """Record in Redis that these agents are moved. Returns those that are still here and idle."""
         now = self._membership.now()
         answers = [self._directory.mark_moved(session.agent, session.sid) for session in sessions]
         marked = []

@@ -27,14 +27,16 @@ def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
     metrics.add_gauge("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
     metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))
     metrics.add_gauge("fairlead_draining", "1 while this node drains", lambda: float(hub.draining))
-    metrics.add_gauge("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.drain_remaining)
+    metrics.add_gauge(
+        "fairlead_drain_remaining",
+        "Agents that have yet to leave because this node drains",
+        lambda: hub.drain_remaining,
+    )
     metrics.add_gauge("fairlead_pending_bytes", "Bytes received and not stored yet", lambda: hub.totals.pending)
 
 
 def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Collection[Connection]) -> None:
-    metrics.add_gauge(
-        "fairlead_slow_readers", "Agents that read more slowly than they are sent to", slow_readers.__len__
-    )
+    metrics.add_gauge("fairlead_slow_readers", "Agents that read more slowly than the node sends", slow_readers.__len__)
     metrics.add_gauge(
         "fairlead_send_queue_bytes", "Bytes that wait for slow readers",
         lambda: sum(connection.buffered() for connection in slow_readers),

@@ -1,8 +1,8 @@
 """Asks the node that holds an agent for the statistics of its link, which only that process knows.
 
 The API calls it for one agent at a time, never for lists. The request is a doorbell and the answer stays in Redis for
-some seconds, so it works from any node and costs nothing while nobody asks. It is no error if the node does not answer
-in time.
+some seconds, so it works from any node and costs nothing while nobody asks. It is not an error if the node does not
+answer in time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.routing.observability.link_stats import LinkStats, link_stats
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 2.0
-"""Seconds. An answer takes milliseconds, and a node too busy for that would not say more if it was given more time."""
+"""Seconds. An answer takes milliseconds, and more time would hardly help a node that is too busy to answer in this."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -50,7 +50,7 @@ class LinkQuery:
         return stats if stats is not None and stats.sid == row.sid else None
 
     def answer_written(self, agent: str) -> None:
-        """A node that was asked has written its answer to Redis."""
+        """Wake those who wait for an answer, which a node has written to Redis."""
         self._followers.notify(_topic(agent))
 
     async def answer(self, session: Session, asker: str) -> None:

@@ -23,7 +23,8 @@ class Quantiles(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LinkStats(msgspec.Struct, frozen=True, array_like=True):
-    """Sizes in bytes. `age_ms` and `rtt` (the last round trip that the agent reported) in ms."""
+    """The statistics of one link. `unstored` is in bytes; `age_ms` and `rtt`, the last round trip that the agent
+    reported, are in ms."""
 
     sid: str
     age_ms: int
@@ -34,7 +35,7 @@ class LinkStats(msgspec.Struct, frozen=True, array_like=True):
     """Open commands."""
     unstored: int
     congested: bool
-    """True if the agent reads more slowly than it is sent to."""
+    """True if the agent reads more slowly than the node sends."""
     undelivered: int
     """Commands that wait to be sent."""
     encoding: str
@@ -42,7 +43,7 @@ class LinkStats(msgspec.Struct, frozen=True, array_like=True):
     ended: int = 0
     """Commands that ended on this link."""
     failed: int = 0
-    """Those of them that failed."""
+    """The commands of `ended` that failed."""
     stages: list[Quantiles | None] = []
     """The durations of its commands, in the order of STAGES."""
     agent: str = ""
@@ -56,7 +57,7 @@ def link_stats(session: Session) -> LinkStats:
         len(session.streams or ()), session.pending_bytes,
         session.connection is not None and session.connection.congested, len(session.deliveries or ()),
         session.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
-        tally.failed if tally else 0, [_quantiles(w) for w in tally.windows] if tally else [],
+        tally.failed if tally else 0, [_quantiles(h) for h in tally.histograms] if tally else [],
         session.agent, known.conn,
     )  # fmt: skip
 
@@ -73,7 +74,7 @@ def score(session: Session, measure: str) -> float:
         return 0.0
     if measure == "failed":
         return session.tally.failed
-    return quantile(session.tally.windows[STAGES.index(measure)], 0.99) or 0.0
+    return quantile(session.tally.histograms[STAGES.index(measure)], 0.99) or 0.0
 
 
 MEASURES = ("rtt", *STAGES, "open", "failed", "reconnects")

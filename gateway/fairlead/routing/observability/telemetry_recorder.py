@@ -1,7 +1,7 @@
 """Records what happens to links and commands: as metrics, spans and log lines.
 
-The rest of `routing` calls it at each turning point, so that no other module knows how telemetry is kept. It decides
-nothing and waits for nothing. With traces off, a command costs its time stamps and some counters.
+The rest of `routing` calls it at each step, so that no other module knows how telemetry is kept. It decides nothing and
+waits for nothing. With traces off, a command costs its timestamps and some counters.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class TelemetryRecorder:
         session.stamp_opening(CLAIMED)
 
     def agent_registered(self, seconds: float) -> None:
-        """An agent waited `seconds` from its hello to its welcome."""
+        """Record that an agent waited `seconds` from its hello to its welcome."""
         self._metrics.claim.observe(seconds)
 
     def rtt_reported(self, rtt_ms: float) -> None:
         self._metrics.rtt.observe(rtt_ms / 1000)
 
     def link_welcomed(self, session: Session, resumed: bool) -> None:
-        """The agent was welcomed on its link. `resumed`: the same process of the agent had a link before."""
+        """Record that an agent was welcomed. `resumed` says that the same process of the agent had a link before."""
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
         self._log_aggregator.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
@@ -85,7 +85,7 @@ class TelemetryRecorder:
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
     def link_closed(self, session: Session, now: float, code: int, reason: str, by_gateway: bool) -> None:
-        """A link is over. `now`: the event loop's time."""
+        """Record that a link is over. `now` is the event loop's time."""
         begin, tracing, known = wall_ns(), self.tracing, session.identity
         seconds = now - known.welcomed_at if known.welcomed_at else 0.0
         by = "gateway" if by_gateway else "agent"
@@ -132,7 +132,7 @@ class TelemetryRecorder:
     def command_sent(
         self, session: Session, command: str, timing: CommandTiming, origin: CommandOrigin, attempt: int
     ) -> str:
-        """The command is about to be written to the link. Returns the traceparent for the agent."""
+        """Record that a command is about to be written to the link. Returns the traceparent for the agent."""
         self._metrics.delivered.inc()
         timing.origin = origin
         timing.attempt = attempt
@@ -146,7 +146,7 @@ class TelemetryRecorder:
         return format_traceparent(context.trace, timing.span or context.root, context.sampled)
 
     def command_taken_over(self, session: Session, command: str) -> None:
-        """The agent runs the command already, and goes on over this link."""
+        """Record that a command which the agent is already running continues over this link."""
         timing = CommandTiming(0, 0)
         timing.written, timing.resumed = wall_ns(), True
         session.start_timing(command, timing)
@@ -154,7 +154,7 @@ class TelemetryRecorder:
     def agent_ended_command(
         self, session: Session, command: str, timing: CommandTiming, state: str, kept: TraceContext | None
     ) -> None:
-        """The agent ended a command, and that is stored. `kept` is what `command_completed` returned."""
+        """Record that an agent ended a command, which is stored. `kept` is what `command_completed` returned."""
         failed = state in FAILED_STATES
         stages = timing.stages()
         session.add_to_tally(stages, failed)
@@ -173,13 +173,13 @@ class TelemetryRecorder:
             )  # fmt: skip
 
     def deadline_passed(self) -> None:
-        """A command of one of this node's agents did not end before its deadline."""
+        """Record that a command of one of this node's agents did not end before its deadline."""
         self.traffic.add_command(failed=True)
 
     def command_completed(
         self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str
     ) -> TraceContext | None:
-        """A command has just reached its final state on this node. Returns its trace context if the trace is kept."""
+        """Record that a command has reached its final state on this node. Returns its trace context if it is kept."""
         tracing, failed = self.tracing, state in FAILED_STATES
         context: TraceContext | None = None
         if tracing.on and origin is not None:

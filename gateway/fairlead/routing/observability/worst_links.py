@@ -1,9 +1,9 @@
-"""Finds the worst links of the fleet: each node ranks its own links, the node that was asked merges the answers.
+"""Finds the worst links of the fleet: each node ranks its own links, and the node that was asked merges the answers.
 
 The API calls it for people who look for a problem. The request is a doorbell to every live node; the answers, of a
 bounded number of links each, stay in Redis for some seconds. No list of all agents is ever made, and nothing is kept up
 to date while nobody asks. A node goes through its links in slices, between which it does its other work, and one pass
-answers everybody who asks within a second.
+answers all who ask within a second.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class WorstLinks:
         return _decode(answer) if answer else None
 
     def answer_written(self, lease: str, measure: str) -> None:
-        """A node that was asked has written its answer to Redis."""
+        """Wake those who wait for an answer, which a node has written to Redis."""
         self._followers.notify(_topic(lease, measure))
 
     async def answer(self, asker: str, measure: str) -> None:
         """Write the worst links of this node to Redis, then ring everybody who asked."""
         if measure not in MEASURES:
-            return  # of a newer version
+            return  # a measure of a newer version
         if (askers := self._askers.get(measure)) is not None:
             askers.add(asker)
             return

@@ -57,7 +57,7 @@ def _check_parents(folder: Path) -> None:
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
             raise ConfigError(
                 f"every user of this machine may put another folder in the place of the data folder {folder}, because "
-                f"{parent} is writable for all: take that right away (chmod o-w {parent}), or name a folder elsewhere"
+                f"{parent} is writable for all: remove that permission (chmod o-w {parent}), or name another folder"
             )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
-from fairlead.swarm.agents.dial_queue import DialQueue
+from fairlead.swarm.agents.dial_queue import DialQueue, concurrent
 from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 from fairlead.swarm.agents.visits import TICK, Visits
@@ -63,7 +63,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
-        self._dial_queue = DialQueue(self._dial)
+        self._dial_queue = DialQueue(self._dial, concurrent(options.processes))
         self._waits: dict[int, float] = {}
         """By index: the delay in ms that a bye has specified."""
         self._recent = 0.0
@@ -136,14 +136,15 @@ class AgentPool:
 
     # -- connecting ----------------------------------------------------------------------------------
 
-    async def _dial(self, index: int, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
         agent.conn += 1
         agent.due = due
         self.counters.attempts += 1
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
-            self.refused(agent, refusal.key, refusal.words, time.monotonic(), refusal.wait)
+            self.refused(agent, refusal.reason, refusal.message, time.monotonic(), refusal.wait_ms)
+        return refusal is None
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
@@ -157,6 +158,9 @@ class AgentPool:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
         self._dial_queue.add(now + wait / 1000, index)
+
+    def _answered(self, agent: SimulatedAgent) -> None:
+        self._dial_queue.answered(agent.number // self.options.processes)
 
     # -- called by the agents ------------------------------------------------------------------------
 
@@ -183,6 +187,7 @@ class AgentPool:
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()
         self.counters.welcomes += 1
+        self._answered(agent)
         if agent.due is not None:
             self.counters.connect.add(now - agent.due)
         if agent.since == 0.0:
@@ -245,13 +250,14 @@ class AgentPool:
         elif not agent.moving:  # otherwise its next link waits for welcome, or an attempt is due already
             self.reconnect(agent, now)
 
-    def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
-        """An attempt ended before welcome; `how` is the key of the counter."""
-        count(self.counters.refused, how)
-        self.counters.last_refusal = words
-        if wait is None and how in MISCONFIGURED:
+    def refused(self, agent: SimulatedAgent, reason: str, message: str, now: float, wait: float | None = None) -> None:
+        """Count an attempt that ended before welcome, by its `reason`. `wait` is the time in ms until the next one."""
+        self._answered(agent)
+        count(self.counters.refused, reason)
+        self.counters.last_refusal = message
+        if wait is None and reason in MISCONFIGURED:
             wait = self._policy.cap * random.uniform(0.5, 1.0)
-        if how.startswith("close ") and not may_reconnect(int(how.removeprefix("close "))):
+        if reason.startswith("close ") and not may_reconnect(int(reason.removeprefix("close "))):
             self.counters.rejected += 1
         else:
             self.reconnect(agent, now, wait)
@@ -260,6 +266,7 @@ class AgentPool:
         """The gateway violated the protocol. The agent reconnects, because another node may run another version.
         `was_welcomed`: it was on the link in use.
         """
+        self._answered(agent)
         self.counters.violations += 1
         self.counters.lost += was_welcomed
         if not (was_welcomed and agent.moving):

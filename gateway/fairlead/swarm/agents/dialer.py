@@ -33,11 +33,11 @@ CLOSE_TIMEOUT = 25.0
 class DialRefusal:
     """Why an attempt gave no connection."""
 
-    key: str
+    reason: str
     """The HTTP status, or `unreachable`."""
-    words: str
-    wait: float | None
-    """Milliseconds until the next attempt, if the gateway has specified a time."""
+    message: str
+    wait_ms: float | None
+    """The time until the next attempt, if the gateway has named one."""
 
 
 class PoolDialer:
@@ -79,8 +79,8 @@ class PoolDialer:
                 # The header has only whole seconds, so agents that got the same number are spread over half that time
                 # again.
                 wait = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
-            words = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
-            return DialRefusal(str(e.status) if e.status else "unreachable", words, wait)
+            message = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
+            return DialRefusal(str(e.status) if e.status else "unreachable", message, wait)
         return None
 
 

@@ -232,7 +232,7 @@ class SimulatedAgent:
             if self.commands is not None:
                 self.commands.receive(message)
             elif self.welcomed:
-                raise ProtocolViolation(CloseCode.PROTOCOL, "welcome again: a link is welcomed once")
+                raise ProtocolViolation(CloseCode.PROTOCOL, "second welcome: expected one on each link")
             self._welcomed(connection, message)
         elif isinstance(message, Hb):
             if message.echo is not None:

@@ -96,7 +96,7 @@ class FrameReader(ABC):
 
     @property
     def kept(self) -> int:
-        """The bytes that are kept: of an incomplete message, and of data that was not parsed yet."""
+        """The bytes that are kept: of an incomplete message, and of data that has not been parsed yet."""
         partial = self._partial
         if partial is None:
             return 0
@@ -104,7 +104,7 @@ class FrameReader(ABC):
 
     @property
     def unparsed(self) -> int:
-        """The bytes of `kept` that were not parsed yet or are the beginning of a frame."""
+        """The bytes of `kept` that have not been parsed yet or are the beginning of a frame."""
         partial = self._partial
         return 0 if partial is None or partial.unread is None else len(partial.unread)
 
@@ -115,7 +115,7 @@ class FrameReader(ABC):
         return 0 if partial is None or partial.unread is None else partial.need - len(partial.unread)
 
     @property
-    def ripe(self) -> bool:
+    def keeps_frames(self) -> bool:
         """Whether `feed` would read more without new data, because it stopped after `most` frames."""
         partial = self._partial
         return partial is not None and partial.unread is not None and len(partial.unread) >= partial.need
@@ -225,7 +225,7 @@ class FrameReader(ABC):
         partial = self._partial
         if opcode == CONTINUATION:
             if partial is None or partial.message is None:
-                self._violate(1002, "continuation of no message")
+                self._violate(1002, "continuation frame outside a fragmented message")
                 return
             partial.message += payload
             if first & FIN:
@@ -233,7 +233,7 @@ class FrameReader(ABC):
                 partial.message = None
                 self._complete(partial.first, message)
         elif partial is not None and partial.message is not None:
-            self._violate(1002, "new message inside a fragmented one")
+            self._violate(1002, "new message inside a fragmented message")
         elif first & FIN:
             self._complete(first, payload)
         else:
@@ -285,7 +285,7 @@ class FrameReader(ABC):
         self.close_received(code, reason)
 
     def _violate(self, code: int, reason: str, count: int = 0) -> int:
-        """Stop reading and report the violation; returns `count`, the number of frames that were read before."""
+        """Stop reading and report the violation. Returns `count`, the number of frames that were read before."""
         self._partial = _ENDED
         self.violated(code, reason)
         return count

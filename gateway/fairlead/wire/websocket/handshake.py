@@ -79,7 +79,7 @@ def request(
         lines.append(f"Sec-WebSocket-Extensions: {DEFLATE}")
     for name, value in headers:
         if not _TOKEN.fullmatch(name):
-            raise ValueError(f"illegal header name {name!r}")
+            raise ValueError(f"invalid header name {name!r}: expected an HTTP token")
         lines.append(f"{name}: {value}")
     for line in lines:
         if _UNPRINTABLE.search(line):
@@ -137,17 +137,23 @@ def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), 
         raise ConnectionRefused("the 101 answer has a wrong Sec-WebSocket-Accept", response.status)
     subprotocol = headers.get("sec-websocket-protocol")
     if subprotocol is not None and subprotocol not in subprotocols:
-        raise ConnectionRefused(f"the 101 answer chose subprotocol {subprotocol!r}, never offered", response.status)
+        raise ConnectionRefused(
+            f"the 101 answer chose subprotocol {subprotocol!r}, which was not offered", response.status
+        )
     extensions = headers.get("sec-websocket-extensions")
     if extensions is None:
         return Agreement(subprotocol, deflate=False)
     name, *parameters = [part.strip() for part in extensions.split(";")]
     # Any other extension would need memory per connection or was not offered.
     if not deflate or name != "permessage-deflate" or "server_no_context_takeover" not in parameters:
-        raise ConnectionRefused(f"the 101 answer chose extensions {extensions!r}, never offered", response.status)
+        raise ConnectionRefused(
+            f"the 101 answer chose extensions {extensions!r}, which were not offered", response.status
+        )
     known = {"server_no_context_takeover", "client_no_context_takeover"}
     if any(p not in known and not p.startswith("server_max_window_bits=") for p in parameters):
-        raise ConnectionRefused(f"the 101 answer chose extensions {extensions!r}, never offered", response.status)
+        raise ConnectionRefused(
+            f"the 101 answer chose extensions {extensions!r}, which were not offered", response.status
+        )
     return Agreement(subprotocol, deflate=True)
 
 

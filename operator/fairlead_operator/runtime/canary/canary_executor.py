@@ -66,6 +66,7 @@ class CanaryExecutor:
         self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, check: TemplateCheck
     ) -> None:
         """`check` is asked before the accepted template is applied again."""
+        self._cluster = cluster
         self._owner = owner
         self._check = check
         self._redis = redis
@@ -76,8 +77,8 @@ class CanaryExecutor:
         self._stage = RolloutStage.NORMAL
         self._history = CanaryHistory()
         self._promoting_since: float | None = None
-        self._replicas = 0
-        """Pods that the Deployment asked for in the last pass; 0 before the first one."""
+        self._replicas: int | None = None
+        """Pods that the Deployment asked for in the last pass; None before the first one."""
         self._moving = False
         """Whether targets are written."""
         self._warned = ""
@@ -96,6 +97,8 @@ class CanaryExecutor:
             self._stage = next_stage(new, accepted, report.before.canary, canary)
             if self._stage is RolloutStage.NORMAL and new != accepted:
                 await self._accepted.accept(self._template)
+            if self._stage is RolloutStage.CANARY and self._replicas is None:
+                self._replicas = await self._present_replicas()
             if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
                 await self._check(self._accepted.template, self._template, spec)
         except NotLeader:
@@ -110,12 +113,17 @@ class CanaryExecutor:
     def _staged(self, deployment: Object, spec: LinkGatewaySpec) -> Object:
         canary, surge = spec.rollout.canary, spec.rolling_update.max_surge
         if self._stage is RolloutStage.CANARY and canary is not None:
-            return held(deployment, canary_size(self._replicas, spec))
+            return held(deployment, canary_size(self._replicas or 0, spec))
         if self._stage is RolloutStage.PROMOTION and str(surge) not in ("0", "0%"):
             return held(deployment, surge)
         if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
             return with_template(deployment, self._accepted.template)
         return deployment
+
+    async def _present_replicas(self) -> int:
+        """Pods that the Deployment asks for; 0 if there is none. So a canary of the last leader keeps its size."""
+        found = await self._cluster.find("Deployment", self._owner.namespace, self._owner.name)
+        return 0 if found is None else int(found["spec"].get("replicas", 0))
 
     def _warn(self, message: str) -> None:
         if message != self._warned:
