@@ -1,12 +1,12 @@
-# The images of Fairlead: gateway, operator, and valkey for evaluations. `make image` builds them; docs/cluster.md tells more.
+# The images of Fairlead: gateway, operator, and valkey for evaluations. `make image` builds them; see docs/cluster.md.
 #
 #   docker build --target gateway -t fairlead/gateway .
 #
-# Each holds a Python, one venv of hashed requirements, and nothing that was needed to make it. They run as a user
+# Each contains Python, one venv of hashed requirements, and nothing that was needed to build it. They run as a user
 # without a name, without a shell, and write nothing: the root file system may be read-only.
 ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
 
-# The venvs have no pip: that of the base installs into them.
+# The venvs have no pip: the base image's pip installs into them.
 FROM ${PYTHON_IMAGE} AS wheel
 WORKDIR /source
 COPY requirements/build.txt requirements/
@@ -19,7 +19,7 @@ COPY operator operator
 RUN python3 -m pip --python /build/bin/python wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
         -w /wheel .
 
-# They keep the bytecode, for a start without writing any.
+# The venvs contain bytecode, because the file system may be read-only when the container starts.
 FROM ${PYTHON_IMAGE} AS gateway-venv
 COPY requirements/gateway.txt /source/
 RUN python3 -m venv --without-pip /opt/fairlead \
@@ -40,7 +40,7 @@ COPY requirements/sbom.py /source/
 RUN python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-deps --no-index /wheel/*.whl \
  && /opt/fairlead/bin/python -I /source/sbom.py operator > /opt/fairlead/sbom.cdx.json
 
-# What both images hold is listed in CycloneDX: docker build --target sbom --output . .
+# Lists the contents of both images in CycloneDX: docker build --target sbom --output . .
 FROM scratch AS sbom
 COPY --from=gateway-venv /opt/fairlead/sbom.cdx.json /gateway.cdx.json
 COPY --from=operator-venv /opt/fairlead/sbom.cdx.json /operator.cdx.json
@@ -52,7 +52,7 @@ LABEL org.opencontainers.image.vendor="Fairlead" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# USER because the number has no entry in /etc/passwd, where Python's getpass (asked by kopf) looks otherwise.
+# USER is set because the uid has no entry in /etc/passwd, where Python's getpass (called by kopf) would look it up.
 ENV PATH=/opt/fairlead/bin:/usr/local/bin:/usr/bin:/bin USER=fairlead HOME=/tmp
 USER 65532:65532
 STOPSIGNAL SIGTERM
@@ -72,11 +72,12 @@ LABEL org.opencontainers.image.title="fairlead-operator" \
 COPY --from=operator-venv /opt/fairlead /opt/fairlead
 ENTRYPOINT ["/opt/fairlead/bin/python", "-I", "-u", "-m", "fairlead_operator"]
 
-# The last one is what `docker build .` builds.
+# `docker build .` builds the last target.
 FROM runtime AS gateway
 LABEL org.opencontainers.image.title="fairlead-gateway" \
       org.opencontainers.image.description="One gateway node of Fairlead, and the command line"
-# A container that listens on its own loopback serves nobody. The node refuses this with a development token.
+# A container that listens on its own loopback interface serves nobody. With a development token the node refuses these
+# addresses.
 ENV FAIRLEAD_LINK_HOST=0.0.0.0 FAIRLEAD_API_HOST=0.0.0.0 FAIRLEAD_ADMIN_HOST=0.0.0.0
 COPY --from=gateway-venv /opt/fairlead /opt/fairlead
 EXPOSE 8080 8081 8082

@@ -5,23 +5,23 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 # -I: neither the working directory nor the user's site on sys.path. The folder operator/ must never meet `import operator`.
 PY     := $(BIN)/python -I
-# Each stamp is newer than all that its environment is made of, so a changed requirement rebuilds it.
+# Each stamp is newer than all files that its environment is built from, so a changed requirement rebuilds it.
 STAMP  := $(VENV)/.installed
 # Targets that need only the gateway use the environment of the tests if it exists.
 GATEWAY := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
 MKDOCS := .cache/docs/bin/python -I -m mkdocs
-# Processes of `make test`: twice the processors of a small machine, because the tests start real servers and wait for
-# them for much of their time. None of them judges speed.
+# The number of processes of `make test`: twice the processors of a small machine, because the tests start real servers
+# and wait for them most of the time. None of them measures speed.
 JOBS   ?= 4
-# Paths of tests; all of them when empty.
+# Paths of the tests to run; empty for all.
 TESTS  ?=
-# Minutes.
+# The length of a soak test in minutes.
 SOAK   ?= 30
 UV     := .cache/uv/uv
-# Many container images set it. The targets start Python again and again, in an environment that `make clean` removes:
+# Many container images set it. The targets start Python repeatedly, in an environment that `make clean` removes:
 # without bytecode, each `fairlead serve` of the tests would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
-# Of `make lint`: who keeps .cache keeps it too.
+# The cache of `make lint`, in .cache with the others.
 export MYPY_CACHE_DIR ?= .cache/mypy
 
 .DEFAULT_GOAL := help
@@ -99,7 +99,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.moving.rebalance
 	$(PY) -m bench.moving.simulator --trace day --agents 1e6 1e7 --minutes 5
 
-bench-record: $(STAMP) ## The tables of record into docs/benchmarks.md, within an hour (RECORD=--resume goes on after a break)
+bench-record: $(STAMP) ## The tables of record into docs/benchmarks.md, within an hour (RECORD=--resume continues after an interruption)
 	$(PY) -m bench.record.run $(RECORD)
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
@@ -112,7 +112,7 @@ manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
 prometheus: ## Prometheus and promtool from their Go module (minutes once); tests/observability asks them
 	@$(PYTHON) -I tests/tools/programs prometheus
 
-helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e hold the chart against it
+helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e use it
 	@$(PYTHON) -I tests/tools/programs helm4
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
@@ -121,15 +121,15 @@ image: ## Build the images gateway, operator and valkey, and load them into the 
 cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that KUBECONFIG names
 	@$(PYTHON) -I tests/tools/cluster up
 
-cluster-down: ## End that cluster and remove its data
+cluster-down: ## Stop that cluster and remove its data
 	@$(PYTHON) -I tests/tools/cluster down
 
-# -s: the story prints its progress while it runs; -x: each chapter begins where the one before it ended; --tb=short: the
-# last lines then hold the reason and the state of the cluster.
+# -s: the tests print their progress; -x: each chapter begins where the previous one ended; --tb=short: the last lines
+# of the output then give the reason and the state of the cluster.
 e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
 	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s --tb=short tests/cluster tests/e2e
 
-# Beside .ci/run: it takes most of an hour, and shows figures rather than passes.
+# Not part of .ci/run: it takes most of an hour, and reports figures instead of passing or failing.
 trial: $(STAMP) cluster image ## 2,000 agents with commands on that cluster, fault after fault, beside a plain Deployment with HPA (AGENTS=…; OLDER=COMMIT: an upgrade from it, and back)
 	$(PY) -m trial.run $(if $(AGENTS),--agents $(AGENTS)) $(if $(OLDER),--older $(OLDER))
 
@@ -143,7 +143,7 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,uv,,requirements/uv.in)
 	$(call compile,bench,-c requirements/dev.txt,requirements/bench.in)
 
-# No header, no annotation, no index: the files hold versions and hashes, and no host name.
+# No header, no annotations, no index: the files contain versions and hashes, but no host name.
 define compile
 $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) $(or $(3),pyproject.toml) -o requirements/$(1).txt

@@ -5,7 +5,7 @@
 
 - The CRDs, and the schema of `gateways.*` in values.schema.json, come from the operator's Structs.
 - The tables of README.md come from the comments of values.yaml and from the CRD of LinkGateway.
-- What `pod.env` must not set comes from the operator's validation.
+- The variables that `pod.env` must not set come from the operator's validation.
 - The table of scaling rules in docs/operator.md comes from `autoscaler.rules.RULES`.
 
 Everything around them is written by hand. It reads the operator's code and no cluster.
@@ -29,7 +29,7 @@ from fairlead_operator.crd import crds, gateway_crd
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "charts" / "fairlead"
 FILLED = ("image", "redis", "tokens")
-"""Required of a LinkGateway, and filled in by the chart."""
+"""The fields that a LinkGateway requires and that the chart fills in."""
 CONSTRAINTS = (
     "type", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
 )  # fmt: skip
@@ -53,7 +53,7 @@ def spec_of(definition: Schema) -> Schema:
 
 
 def strict(node: Mapping[str, Any]) -> Schema:
-    """`node` as plain JSON Schema that refuses unknown keys, which a cluster would drop silently."""
+    """`node` as plain JSON Schema that refuses unknown keys, which an API server would drop silently."""
     out: Schema = {key: node[key] for key in CONSTRAINTS if key in node}
     if "properties" in node:
         out["additionalProperties"] = False

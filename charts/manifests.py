@@ -2,8 +2,8 @@
 
     python charts/manifests.py --helm helm [--check]        make manifests; a test of tests/chart runs the check
 
-The files hold no Secret: a token made here would be everybody's. Helm's hooks stay out, and so do the labels that
-would say that Helm owns the objects. The order is ours, so that every version of Helm writes the same files.
+The files contain no Secret, because everyone would share its token. They also lack Helm's hooks and the labels that
+mark objects as Helm's. The objects are sorted here, so that every version of Helm produces the same files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 CHART, TARGET = ROOT / "charts" / "fairlead", ROOT / "k8s"
 KUBERNETES = "1.30.0"
-"""The oldest that the chart supports: what it renders for that one runs on all."""
+"""The oldest Kubernetes version that the chart supports: manifests for that version work on all later ones."""
 ORDER = ("ServiceAccount", "Role", "RoleBinding", "Service", "StatefulSet", "Deployment", "PodDisruptionBudget")
-HEAD = "# Rendered from charts/fairlead by `make manifests`; README.md beside says how to use it.\n"
+HEAD = "# Rendered from charts/fairlead by `make manifests`. See README.md in this folder.\n"
 
 
 def rendered(helm: str) -> list[dict[str, Any]]:
@@ -39,7 +39,7 @@ def rendered(helm: str) -> list[dict[str, Any]]:
         raise SystemExit(f"{' '.join(argv)}: {done.stderr.strip()}")
     objects = [one for one in yaml.safe_load_all(done.stdout) if one]
     if secrets := [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]:
-        raise SystemExit(f"k8s/values.yaml lets the chart make the Secrets {', '.join(secrets)}: name existing ones")
+        raise SystemExit(f"k8s/values.yaml makes the chart create the Secrets {', '.join(secrets)}: name existing ones")
     for one in objects:
         disown(one)
     return sorted(objects, key=lambda one: (place(one["kind"]), one["metadata"]["name"]))
@@ -50,7 +50,7 @@ def place(kind: str) -> int:
 
 
 def disown(node: Any) -> None:
-    """Take Helm's own labels out of all metadata in `node`."""
+    """Remove Helm's own labels from all metadata in `node`."""
     if isinstance(node, list):
         for inner in node:
             disown(inner)
@@ -63,7 +63,7 @@ def disown(node: Any) -> None:
 
 
 def default_helm() -> str:
-    """The program that `make cluster` or `make helm4` has built, otherwise the one on PATH."""
+    """The program that `make cluster` or `make helm4` has built, or else the one on the PATH."""
     built = [ROOT / ".cache" / folder / "bin" / "helm" for folder in ("cluster", "helm4")]
     return next((str(path) for path in built if path.exists()), "helm")
 

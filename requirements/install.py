@@ -2,14 +2,14 @@
 
 Usage: `python3 -I requirements/install.py LEVEL`, as the Makefile calls it:
 
-- `run`   .venv with what the gateway and the command line need: `make run` waits for no more than that
+- `run`   .venv with what the gateway and the command line need, so that `make run` waits for nothing else
 - `dev`   .venv with what the tests and the linters need as well
 - `docs`  .cache/docs with what builds the documentation
 - `uv`    only uv itself, in .cache/uv
 
 Needs Python 3.11 and pip, or the pip that comes with Python's venv module. uv comes from the package index as a wheel,
-whose hash is checked like any other. Each level has a stamp, a file that is written last: an installation that failed
-or was interrupted has none and is made anew by the next call.
+whose hash is checked like any other. Each level has a stamp, a file that is written last. An installation that failed
+or was interrupted has no stamp, so the next call repeats it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ PIP_TO_UV = {
     "find-links": "UV_FIND_LINKS",
     "cert": "SSL_CERT_FILE",
 }
-"""pip's options that say where packages come from, and the variables that say the same to uv, which reads none of
-pip's settings: a machine that was set up for pip needs no second set-up."""
+"""pip's options that say where packages come from, and uv's variables for the same. uv reads none of pip's settings,
+and a machine that is configured for pip should need no second configuration."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What one environment holds, and how one sees that it is complete."""
+    """One environment: what it contains, and the stamp that marks it as complete."""
 
     folder: Path
     stamp: Path
@@ -64,7 +64,7 @@ class Level:
 
 
 def is_newer(made: Path, *inputs: Path) -> bool:
-    """Whether `made` exists and no input has changed since, as make sees it."""
+    """Whether `made` exists and is newer than all inputs, as make decides it."""
     return made.exists() and made.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in inputs)
 
 
@@ -89,7 +89,8 @@ def main(name: str) -> None:
         level = LEVELS[name]
         run = LEVELS["run"]
         if name == "dev" and run.is_current():
-            # dev.txt has all pins of gateway.txt: what is installed stays untouched, and a demo that uses it goes on.
+            # dev.txt has all pins of gateway.txt, so installed packages stay unchanged, and a demo that uses them keeps
+            # running.
             run.stamp.unlink()
             install(level, env)
         else:
@@ -103,7 +104,9 @@ def main(name: str) -> None:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Two calls of make in one clone build an environment once: the second one waits for the first."""
+    """Hold a lock, so that of two calls of make in one clone the second one waits for the first and builds nothing
+    again.
+    """
     CACHE.mkdir(exist_ok=True)
     with (CACHE / "install.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -112,7 +115,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling_source() -> Iterator[None]:
-    """Compile Fairlead to bytecode meanwhile: pip keeps one processor busy, and `make run` starts six processes.
+    """Compile Fairlead to bytecode in the background: pip uses only one processor, and `make run` starts six processes.
 
     Bytecode is only a cache: Python compiles what is missing, so a failure is no error.
     """
@@ -123,7 +126,7 @@ def compiling_source() -> Iterator[None]:
 
 
 def ensure_uv(env: dict[str, str]) -> None:
-    """Get the uv that uv.txt pins. pip downloads it and checks the hash; the program is the only file that is kept."""
+    """Get the version of uv that uv.txt pins. pip downloads it and checks the hash; only the program itself is kept."""
     wanted = HERE / "uv.txt"
     if is_newer(UV, wanted):
         return
@@ -167,7 +170,7 @@ def create(level: Level, env: dict[str, str]) -> None:
     print_progress(f"environment: creating {level.folder.relative_to(ROOT)} with Python {sys.version.split()[0]}")
     command = [str(UV), "venv", "--quiet", "--clear", "--python", sys.executable, str(level.folder)]
     if subprocess.run(command, check=False, env=env).returncode:
-        fail(f"{level.folder} could not be created", "the reason stands above")
+        fail(f"{level.folder} could not be created", "see the messages above")
 
 
 def install(level: Level, env: dict[str, str]) -> None:
@@ -178,13 +181,13 @@ def install(level: Level, env: dict[str, str]) -> None:
     command = [*uv_pip_install(level), "--require-hashes"]
     for name in level.files:
         command += ["-r", str(HERE / name)]
-    # What this machine has in uv's cache needs no network. The hashes say that it is the same.
+    # Packages in uv's cache need no network. The hashes guarantee that they are the same.
     if subprocess.run([*command, "--offline"], check=False, env=env, stderr=subprocess.DEVNULL).returncode == 0:
         return
     if subprocess.run(command, check=False, env=env).returncode:
         fail(
             "the packages could not be installed",
-            "the reason stands above; uv needs a package index that it can reach, by default pip's: another one is "
+            "see the messages above; uv needs a package index that it can reach, by default pip's: another one is "
             "named by UV_DEFAULT_INDEX=URL, and UV_SYSTEM_CERTS=1 trusts this machine's certificates",
         )
 
@@ -195,7 +198,7 @@ def install_fairlead(env: dict[str, str]) -> None:
     command = [*uv_pip_install(LEVELS["run"]), "--offline", "--no-deps", "--no-build-isolation"]
     command += ["--editable", str(ROOT)]
     if subprocess.run(command, check=False, env=env).returncode:
-        fail("fairlead could not be installed", "the reason stands above")
+        fail("fairlead could not be installed", "see the messages above")
 
 
 def uv_pip_install(level: Level) -> list[str]:

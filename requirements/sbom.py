@@ -1,8 +1,9 @@
 """Lists what an image holds, as a CycloneDX 1.5 document: the distributions of this venv and the system's packages.
 
-Run by the Dockerfile with the Python of the finished venv, so that it tells what is installed there and not what was
-asked for. Standard library only: a tool for it would be one more thing in the list. Names, versions, licences and who
-needs whom come from the packages' own metadata; the system's packages from dpkg, where the base has it.
+Run by the Dockerfile with the Python of the finished venv, so that it lists what is installed and not what was
+requested. It uses only the standard library, because a tool would itself be installed and listed. Names, versions,
+licences and dependencies come from the packages' own metadata; the system's packages come from dpkg, if the base image
+has it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _component(distribution: Distribution) -> dict[str, object]:
     if expressions:
         component["licenses"] = [{"expression": expressions[0]}]
     else:
-        # Free text and classifiers are no SPDX expressions: they are passed on as the names they are.
+        # Free text and classifiers are not SPDX expressions, so they are listed as names.
         named = [c.rpartition(" :: ")[2] for c in about.get_all("Classifier") or [] if c.startswith("License :: ")]
         named = named or [text.splitlines()[0] for text in about.get_all("License") or [] if text.strip()]
         component["licenses"] = [{"license": {"name": name.strip()}} for name in named]
@@ -57,7 +58,7 @@ def _component(distribution: Distribution) -> dict[str, object]:
 
 
 def _needs(distribution: Distribution) -> set[str]:
-    """Names of the requirements; those of extras that are not installed fall out where they are looked up."""
+    """Names of the requirements. Those of extras that are not installed are dropped when they are looked up."""
     return {
         _key(re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0]) for requirement in distribution.requires or []
     }

@@ -178,7 +178,7 @@ ALERTS = (
           f"{WHERE}: ready pods do not report their metrics, so the operator removes no pod"),
     Alert("FairleadWrongRemoval", "warning", "0m",
           f"sum {BY} (increase(fairlead_operator_wrong_removals_total[1h])) > 0",
-          f"{WHERE}: a scale-down removed a pod that was not the emptiest"),
+          f"{WHERE}: a scale-down removed a pod that the operator had not chosen"),
     # A rebalance that changed nothing is tried again after 10 min, so this stands for as long as the cause does.
     Alert("FairleadLoadBalancerPins", "warning", "0m",
           f'sum {BY} (increase(fairlead_operator_rebalances_total{{outcome="LoadBalancerPins"}}[30m])) > 0',

@@ -53,7 +53,7 @@ OPERATION_COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp", "Age"),
 )
 OPERATION_COLUMNS_WIDE = (("Message", "string", ".status.message", "What is happening, or how it ended"),)
-"""Only with -o wide, because it is a sentence."""
+"""Shown only with -o wide, because it is a sentence."""
 
 
 def crds() -> list[Schema]:

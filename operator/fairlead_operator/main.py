@@ -1,7 +1,7 @@
 """`fairlead-operator`, also `python -m fairlead_operator`: reads arguments and environment, and runs the process.
 
-Importing this module loads neither kopf nor the client of Kubernetes, which take a second of CPU time: `--help`,
-`simulate` and what is said of invalid settings do without.
+Importing this module loads neither kopf nor the Kubernetes client, which take a second of CPU time: `--help`,
+`simulate` and errors in settings do not need them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
         logging.getLogger("kopf._core.reactor.running").setLevel(
             logging.ERROR
-        )  # it warns that it does not handle the signals
+        )  # it warns that it does not handle signals
         asyncio.run(run(settings))
     except FairleadError as e:
         print(e.message, file=sys.stderr)

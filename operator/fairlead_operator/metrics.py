@@ -1,6 +1,6 @@
 """Prometheus metrics of the operator: what it observed, what it decided, what it did, and what failed.
 
-`main` makes them once, and `runtime.health` serves them at /metrics. Their labels are namespaces and names of
+`process` creates them once, and `runtime.health` serves them at /metrics. Their labels are namespaces and names of
 LinkGateways, which are few; the controller removes the metrics of a LinkGateway that is gone.
 """
 
@@ -83,12 +83,14 @@ class GatewayMetrics:
         self._labels = labels
         self.wrong_removals = metrics.wrong_removals.labels(*labels)
         for outcome in RebalanceOutcome:
-            metrics.rebalances.labels(*labels, outcome)  # at 0, so that Prometheus sees the first one as an increase
+            metrics.rebalances.labels(
+                *labels, outcome
+            )  # starts at 0, so that Prometheus sees the first one as an increase
         for state in (CanaryState.SUCCEEDED, CanaryState.FAILED):
             metrics.canaries.labels(*labels, state)
 
     def observe(self, decision: Decision, fleet: FleetObservation, desired: int) -> None:
-        """`desired` is what the Deployment is scaled to, whatever the decision would ask for."""
+        """`desired` is the number to which the Deployment is scaled, which may differ from the decision's."""
         m, labels, inputs = self._metrics, self._labels, decision.inputs
         capacity = inputs.ready * inputs.capacity
         m.desired.labels(*labels).set(desired)

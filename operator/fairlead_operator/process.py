@@ -1,7 +1,8 @@
-"""The operator's process, put together, until a signal stops it.
+"""Assembles the operator's process and runs it until a signal stops it.
 
 It takes part in the leader election, watches the LinkGateways, runs the controller and serves its health. On SIGTERM it
-releases the Lease at once, so that the other replica takes over within seconds. `main` imports it when it is to run.
+releases the Lease at once, so that the other replica takes over within seconds. `main` imports it only to run the
+operator.
 """
 
 from __future__ import annotations

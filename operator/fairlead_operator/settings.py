@@ -79,7 +79,7 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
         namespaces=namespaces,
         lease=lease,
         namespace=env.get("POD_NAMESPACE", "") or (namespaces[0] if namespaces else "default"),
-        # A restarted container is another holder: whatever it was doing before has ended.
+        # A restarted container is a different holder, because whatever it did before has ended.
         identity=f"{env.get('POD_NAME', '') or 'operator'}_{secrets.token_hex(4)}",
         host=host.strip("[]"),
         port=int(port),
@@ -93,5 +93,5 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
 
 
 def _is_service_link(key: str) -> bool:
-    """Whether Kubernetes has set it because of a Service called fairlead-operator…"""
+    """Whether Kubernetes has set the variable for a Service whose name begins with fairlead-operator."""
     return re.search(r"_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$", key) is not None

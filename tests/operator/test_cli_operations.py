@@ -134,7 +134,7 @@ async def test_rebalance_is_created_and_cancelled_without_an_operator(
     waited = await line.run("rebalance", "edge", "--wait", "2")
     assert waited.code == 4
     assert "Waiting for the operator\n" in waited.err
-    assert "has not ended within 2 s; it goes on" in waited.err
+    assert "has not ended within 2 s; it continues" in waited.err
     cancelled = await line.run("rebalance", "edge", "--cancel")
     assert cancelled.code == 0
     assert set(cancelled.out.split()) == {created.out.strip(), waited.out.strip()}

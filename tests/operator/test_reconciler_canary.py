@@ -296,6 +296,18 @@ async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(c
     assert len([reason for reason, _ in await world.events() if reason == "CanaryStarted"]) == 1
 
 
+async def test_the_first_pass_of_a_new_leader_keeps_the_pods_of_a_canary(world: OperatorNamespace) -> None:
+    canary = await CanaryWorld(world).start(
+        4, rollout={"canary": {**CANARY, "percent": 50}}, replicas={"min": 4, "max": 8}, capacity=100
+    )
+    await canary.change(image=NEW)
+    await canary.reconcile(2)
+    await canary.pods_of(NEW, 2)
+    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    await canary.reconcile()
+    assert (await world.deployment())["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 2
+
+
 async def test_failed_canary_stays_failed_for_a_new_leader(canary: CanaryWorld) -> None:
     world, name = canary.world, await canary.begin()
     await canary.reconcile()

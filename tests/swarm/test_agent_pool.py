@@ -8,10 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
+import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.typing import Subprotocol
 
+from fairlead.swarm.agents import dial_queue
 from fairlead.swarm.agents.agent_pool import AgentPool
 from fairlead.swarm.options import SwarmOptions
 from fairlead.wire.codec import gateway_codec
@@ -275,3 +277,22 @@ async def test_an_attempt_of_a_move_that_fails_is_made_again_and_the_old_link_st
     async with played(old, failing, new) as pool:
         counters = pool.count()
         assert (counters.moved, counters.lost, counters.attempts, counters.refused) == (1, 0, 3, {"close 1011": 1})
+
+
+async def test_attempts_that_wait_for_welcome_count_as_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway that is slow to welcome never has more agents waiting than a process may connect at a time."""
+    monkeypatch.setattr(dial_queue, "CONCURRENT", 2)
+    waiting, most = 0, 0
+
+    async def slow(link: PoolLink) -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await link.expect(Hello)
+        await asyncio.sleep(0.1)  # the gateway's slowness: all six attempts are due within 10 ms
+        waiting -= 1
+        await link.send(Welcome(sid="s", gen=1, now=1, retry=SOON, hb=60_000))
+
+    async with played(*[slow] * 6, agents=6) as pool:
+        assert most <= 2
+        assert pool.counters.attempts == 6

@@ -95,7 +95,7 @@ async def main() -> int:
     await asyncio.wait({link, asking}, return_when=asyncio.FIRST_COMPLETED)
     if not asking.done():
         print(f"the link was refused: {link.exception()}", flush=True)
-        os._exit(1)  # the thread that asks would go on until its deadline
+        os._exit(1)  # the thread that asks would otherwise run until its deadline
     agent.stop()
     await link
     answer = asking.result()

@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 40 characters: the longest suffix and a pod's own fit into 63. Services bear it, and the operator's Lease. */}}
+{{/* At most 40 characters, so that with the longest suffix, and that of a pod, a name fits into 63. Services and the operator's Lease use it. */}}
 {{- define "fairlead.fullname" -}}
 {{- $name := .Values.fullnameOverride -}}
 {{- if not $name -}}
@@ -30,7 +30,7 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 {{- end }}
 {{- end -}}
 
-{{/* What never changes over upgrades, since selectors cannot: (dict "root" $ "component" NAME) */}}
+{{/* Labels that never change in upgrades, because selectors cannot change: (dict "root" $ "component" NAME) */}}
 {{- define "fairlead.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "fairlead.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -98,7 +98,7 @@ capabilities: {drop: [ALL]}
 {{- default (include "fairlead.valkeyName" .) .Values.redis.valkey.existingSecret -}}
 {{- end -}}
 
-{{/* "true" when no Redis was named, so that the one for evaluations is deployed. */}}
+{{/* "true" if no Redis is configured, so that the Valkey for evaluations is deployed. */}}
 {{- define "fairlead.evaluation" -}}
 {{- $redis := .Values.redis -}}
 {{- if and $redis.url $redis.existingSecret -}}
@@ -119,7 +119,7 @@ capabilities: {drop: [ALL]}
 {{- if .Values.redis.existingSecret -}}{{- .Values.redis.existingSecretKey -}}{{- else -}}url{{- end -}}
 {{- end -}}
 
-{{/* (dict "root" $ "key" KEY): the one called default bears the release's name alone. */}}
+{{/* (dict "root" $ "key" KEY): the LinkGateway with the key default has just the release's name. */}}
 {{- define "fairlead.gatewayName" -}}
 {{- $name := include "fairlead.fullname" .root -}}
 {{- if ne .key "default" -}}
@@ -131,7 +131,7 @@ capabilities: {drop: [ALL]}
 {{- $name -}}
 {{- end -}}
 
-{{/* Where the operator looks, as JSON: a list of namespaces, or none for the whole cluster. */}}
+{{/* The namespaces that the operator serves, as a JSON list; empty for the whole cluster. */}}
 {{- define "fairlead.namespaces" -}}
 {{- $operator := .Values.operator -}}
 {{- if $operator.clusterScope -}}
@@ -148,7 +148,7 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, its authorities, and the tokens. */}}
+{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, its CA certificates, and the tokens. */}}
 {{- define "fairlead.namedSecrets" -}}
 {{- $names := list (include "fairlead.redisSecret" .) (include "fairlead.tokensSecret" .) -}}
 {{- range $gateway := .Values.gateways -}}

@@ -37,11 +37,11 @@ from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, 
 logger = logging.getLogger("fairlead.agent")
 
 FLUSH_TIMEOUT = 2.0
-"""Seconds at the agent's end for the last results to be stored."""
+"""Seconds to wait, when the agent stops, until the gateway has stored the last results."""
 FLUSH_STEP = 0.02
 
 EXIT_MISCONFIGURED, EXIT_UNWANTED = 2, 3
-"""Exit codes after which a service manager should not start the agent again: the same would follow."""
+"""Exit codes after which a service manager should not start the agent again: it would fail in the same way."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,8 +67,9 @@ class Agent:
         token. `proxy` is the http:// or https:// URL of a proxy that supports CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: accepted commands, and results and events that the
-        gateway has not stored, survive the process there. Without one, a restart ends what was running. A journal of
-        `journal_limit` bytes takes no new commands, and handlers that write wait.
+        gateway has not stored, survive the process there. Without one, a restart ends what was running. New commands
+        are refused once three quarters of `journal_limit` bytes are in use, and handlers that write wait when all of it
+        is.
 
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
@@ -118,7 +119,7 @@ class Agent:
         return register
 
     def switch_off(self, method: str, why: str) -> None:
-        """Refuse `method` as unknown, with `why` as the message: someone has decided so."""
+        """Refuse `method` with the error `unknown_method` and the message `why`: the configuration disables it."""
         self._disabled[method] = why
 
     def emit(self, type: str, payload: object = None, *, qos: Literal[0, 1] = 1) -> None:
@@ -175,7 +176,7 @@ class Agent:
         await self.serve()
 
     def stop(self) -> None:
-        """Make `serve` return: running commands are cancelled and end as such, then the link is closed."""
+        """Make `serve` return: it cancels the running commands, reports their ends and closes the link."""
         self._notifier.stopping()
         if self._stopping is not None:
             self._stopping.set()
@@ -201,7 +202,7 @@ class Agent:
             await journal.close()
 
     async def _serve(self, commands: CommandRunner, others: set[asyncio.Task[None]]) -> None:
-        """`others` end only by a defect, and the agent ends with them."""
+        """`others` are tasks that end only because of a defect; the agent then ends, too."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
         linking = asyncio.create_task(self._connector.run(commands, commands.on_resume))
@@ -210,7 +211,7 @@ class Agent:
             try:
                 await asyncio.wait({linking, stopping} | others, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await commands.close()  # whoever cancels this task leaves no command behind either
+                await commands.close()  # also when this task is cancelled: no command may keep running
             await self._flush()
         finally:
             stopping.cancel()
@@ -225,7 +226,7 @@ class Agent:
     async def _flush(self) -> None:
         """Give the last results a moment to be stored; without a link there is nothing to wait for."""
         deadline = time.monotonic() + FLUSH_TIMEOUT
-        while (  # noqa: ASYNC110  # at the end of the process only; an event would have to be kept all its life
+        while (  # noqa: ASYNC110  # only as the agent stops; an Event would have to be maintained all the time
             self._sender.linked and not self._sender.empty and time.monotonic() < deadline
         ):
             await asyncio.sleep(FLUSH_STEP)

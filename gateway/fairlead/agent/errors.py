@@ -18,11 +18,11 @@ class CommandError(FairleadError):
         self.is_temporary = temporary
 
     def __reduce__(self) -> tuple[object, ...]:
-        # It is sent from child processes; BaseException's own way loses the keyword arguments.
+        # Child processes send it, and BaseException's own pickling loses the keyword arguments.
         return _restored, (self.error_code, self.message, self.is_temporary, self.details)
 
     def to_wire(self) -> Error:
-        """Cut to the protocol's limits: what a handler says must never break the link."""
+        """The error as a message, cut to the protocol's limits: a handler's text must never break the link."""
         details: dict[str, Scalar] = {}
         for key, value in list(self.details.items())[:16]:
             plain = value if isinstance(value, bool | int | float | None) else _text(str(value), 1024)
@@ -36,7 +36,7 @@ class CommandError(FairleadError):
 
 
 class JournalFailed(Unavailable):
-    """The disk did not take what must be kept, so nothing was accepted, sent or begun."""
+    """The journal could not write a record, so nothing was accepted, sent or begun."""
 
     code = "journal_failed"
 
@@ -52,5 +52,5 @@ def _restored(code: str, message: str, temporary: bool, details: dict[str, Scala
 
 
 def _text(value: str, limit: int) -> str:
-    """`value` as UTF-8 can encode it: names of files may have lone surrogates."""
+    """`value` without what UTF-8 cannot encode: file names may contain lone surrogates."""
     return value[:limit].encode("utf-8", "replace").decode()

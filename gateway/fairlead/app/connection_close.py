@@ -1,8 +1,8 @@
 """Closes API connections while a node stops, so that callers reconnect to another node.
 
-`serve` wraps it around the API. Each response is then the last one on its connection. A caller that kept its connection
-would send requests to this node until the port closes, and could not know whether the node received the last one
-(RFC 9112, section 9.6). It never refuses a request: a node that stops answers like any other.
+`serve` wraps it around the API. While the node stops, each response is the last one on its connection. A caller that
+kept its connection would send requests to this node until the port closes, and could not know whether the node received
+the last one (RFC 9112, section 9.6). It never refuses a request: a node that stops answers like any other.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
 It checks, in this order: Host and Origin (403), the credential (401, or 429 after many wrong ones), whether the node is
 draining or full (503), the accept rate (429), and the subprotocol (426). The credential comes before the state of the
-node, so that a stranger learns nothing about the node and cannot cause a scale-up by being refused. A connection that
-passes is attached to a session and this coroutine ends: no object of Starlette lives as long as the link.
+node, so that a client without a credential learns nothing about the node and cannot cause a scale-up by being refused.
+A connection that passes is attached to a session and this coroutine ends: no object of Starlette lives as long as the
+link.
 
 `take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks, and what it
 does not accept comes to `enter`, which alone refuses, counts and delays.
@@ -68,7 +69,7 @@ class LinkEndpoint:
         headers, subprotocols and client.
         """
         entered = wall_ns()
-        # The accept rate is asked last: what it has given is a link.
+        # The accept rate comes last, because what it grants is a link.
         if self._guard.passes(scope) and self._offers_codec(scope) and self._obstacle(scope) is None:
             return self._session(scope, entered)
         return None
@@ -93,7 +94,9 @@ class LinkEndpoint:
         return any(name in self._codecs for name in scope["subprotocols"])
 
     def _obstacle(self, scope: Mapping[str, Any]) -> str | None:
-        """Why this node takes no new link from this client now, or None if the accept rate has given it one."""
+        """Why this node accepts no link from this client now, or None if it does; the link is then counted against the
+        accept rate.
+        """
         node = self._node
         if node.hub.draining:
             return "draining"

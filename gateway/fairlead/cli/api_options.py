@@ -1,8 +1,8 @@
 """The options of every command that talks to the platform API, and the one place where the API is called.
 
-The development token is used only for an API on this machine: a real gateway never sees it by mistake, and the user is
-told what to set instead. `call_api` is the bridge between click, which is synchronous, and the client, which is not:
-each command of ours runs one event loop.
+The development token is used only for an API on this machine, so that it is never sent to a real gateway by mistake;
+otherwise the user is told what to set. `call_api` bridges click, which is synchronous, and the client, which is not:
+each command runs one event loop.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def api_options(command: F) -> F:
         envvar="FAIRLEAD_TOKEN",
         show_envvar=True,
         metavar="TOKEN",
-        help="Platform token. Prefer the environment variable: a list of processes shows flags. For an API on this "
+        help="Platform token. Prefer the environment variable: flags are visible in process lists. For an API on this "
         "machine it defaults to the development token.",
     )
     return api(token(command))
@@ -76,7 +76,7 @@ def development_token(api: str) -> str:
 
 
 def host_of_api(address: str) -> str:
-    """The host in an API's URL; empty for a malformed URL, which whoever calls it reports."""
+    """The host in an API's URL. Empty if the URL is malformed, which the caller's next step reports."""
     from fairlead.client import check_address
     from fairlead.errors import InvalidRequest
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import signal
 
 RESTART_FIRST, RESTART_MOST = 1.0, 30.0
-"""Seconds before the first restart, and the most before a later one. Half of each is random, so that processes which
+"""Seconds before the first restart, and the maximum before later ones. Half of each is random, so that processes which
 failed together do not all come back at once."""
 
 
 def restart_delay(failures: int, draw: float) -> float:
-    """Seconds until the restart: they double with each of the `failures` in a row. `draw` is random in [0, 1)."""
+    """Seconds until the restart, which double with each of the `failures` in a row. `draw` is random in [0, 1)."""
     return (0.5 + draw / 2) * min(RESTART_MOST, RESTART_FIRST * (1 << min(failures, 10)))
 
 

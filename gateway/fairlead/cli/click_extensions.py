@@ -14,9 +14,8 @@ import click
 
 
 class Group(click.Group):
-    """A group that, given an option which only its commands take, says that the option goes after the command.
-
-    It knows no option by name: it asks its commands.
+    """A group that says where an option belongs: if only its commands take the option, it goes after the command. The
+    group knows no option by name; it asks its commands.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -48,8 +47,8 @@ class Group(click.Group):
 
 
 class LazyGroup(Group):
-    """A group that imports the module of a command when that command is asked for: a start of the program needs one of
-    them. Listing the commands, or asking for one that does not exist, imports them all.
+    """A group that imports the module of a command only when the command is used, because each start of the program
+    needs just one. Listing the commands, or naming one that does not exist, imports all modules.
     """
 
     def __init__(self, *args: Any, places: Mapping[str, str], **kwargs: Any) -> None:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 VARIABLE = "_FAIRLEAD_COMPLETE"
 TIMEOUT = 1.5
-"""Seconds from TAB to the offer: an API one network away takes 0.1 s, a busy machine ten times as long."""
+"""Seconds from TAB to the completions: an API in another network takes 0.1 s, a busy machine ten times as long."""
 MOST_OFFERED = 200
-"""More ids than these do not help on a screen."""
+"""The maximum number of ids that are offered: more do not help on a screen."""
 
 
 @click.command(short_help="Print the completion script for a shell.")
@@ -45,12 +45,12 @@ def completion(ctx: click.Context, shell: str) -> None:
 
 
 def complete_agent(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For an argument that is an agent."""
+    """Complete an argument that is an agent."""
     return [CompletionItem(one) for one in _agent_ids(ctx, incomplete)]
 
 
 def complete_copy_path(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For an argument that is a local path or AGENT:/PATH."""
+    """Complete an argument that is a local path or AGENT:/PATH."""
     if incomplete.startswith((".", "/", "~", "-")) or ":" in incomplete:
         return [CompletionItem(incomplete, type="file")]
     found = [CompletionItem(f"{one}:/") for one in _agent_ids(ctx, incomplete)]
@@ -79,6 +79,6 @@ def _agent_ids(ctx: click.Context, start: str) -> list[str]:
 
     try:
         asyncio.run(main())
-    except Exception:  # a completing shell has no place for an error: what was found until then is offered
+    except Exception:  # a shell cannot show an error while it completes: offer what was found until then
         pass
     return sorted(found)

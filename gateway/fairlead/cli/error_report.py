@@ -53,7 +53,7 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
 
 _FIELD_ADVICE = {
     "selector": "for example: --selector 'env in (prod,dev),os=linux,!retired'",
-    "from": "`fairlead results ID` shows all results that are there",
+    "from": "`fairlead results ID` shows all stored results",
     "id": "`fairlead why AGENT` lists the ids of its open commands",
     "api": "use --api http://HOST:8081 or FAIRLEAD_API",
 }
@@ -69,7 +69,8 @@ def exit_code(error: FairleadError) -> int:
 
 
 def report_error(error: FairleadError) -> None:
-    # Only a ConfigError has lines of our own making. The text of any other may come from elsewhere, so it is one line.
+    # Only a ConfigError has several lines on purpose. The text of other errors may come from elsewhere, so it is
+    # printed as one line.
     lines = error.message.split("\n") if isinstance(error, ConfigError) else [error.message]
     message = "\n".join(map(plain, lines))
     click.echo(f"fairlead: {message}", err=True)

@@ -1,7 +1,7 @@
 """The options of every command that connects as an agent does: the URL of the links and the agent token.
 
-Used by `agent`, `swarm` and `doctor`. The development token is used only for a gateway on this machine: a real one
-never sees it by mistake, and the user is told what to set instead.
+Used by `agent`, `swarm` and `doctor`. The development token is used only for a gateway on this machine, so that it is
+never sent to a real one by mistake; otherwise the user is told what to set.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 DEFAULT_LINKS = "ws://127.0.0.1:8080"
-"""For --help. The agent's configuration has its own default, in a package that loads slowly."""
+"""The default that --help shows. The agent's configuration has its own, in a package that is slow to import."""
 
 
 def agent_token_options(flag: str) -> Callable[[F], F]:
     """Add `flag` and `flag`-file, which `chosen_token` takes."""
     token = click.option(
         flag, "agent_token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN",
-        help="Agent token. Prefer the environment variable or a file: a list of processes shows flags.",
+        help="Agent token. Prefer the environment variable or a file: flags are visible in process lists.",
     )  # fmt: skip
     file = click.option(
         f"{flag}-file", "agent_token_file", envvar="FAIRLEAD_AGENT_TOKEN_FILE", show_envvar=True, metavar="FILE",
@@ -70,7 +70,7 @@ def agent_token(url: str, token: str | None, file: Path | None, flag: str = "--t
 
 
 def host_of(url: str) -> str:
-    """The host in `url`; empty for a malformed URL, which whoever connects reports."""
+    """The host in `url`. Empty if the URL is malformed, which the attempt to connect reports."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

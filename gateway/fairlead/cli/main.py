@@ -1,9 +1,9 @@
 """The entry point of `fairlead`: the root command, and how an error becomes an exit code.
 
-Started by the script of that name and by `python -m fairlead`. Importing this module loads click and no command: a
-start imports the module of its own command, which imports what it needs when it runs. So `--help` and shell completion
-answer at once, and an agent's machine needs neither Starlette nor redis. Data goes to stdout, messages to the user go
-to stderr.
+Started by the script of that name and by `python -m fairlead`. Importing this module loads click but no command: the
+module of a command is imported when it is used, and imports what it needs when it runs. Therefore `--help` and shell
+completion answer at once, and an agent's machine needs neither Starlette nor redis. Data goes to stdout, messages to
+the user go to stderr.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class _Root(LazyGroup):
         except KeyboardInterrupt:
             ctx.exit(exit_codes.INTERRUPTED)
         except BrokenPipeError:
-            # The reader of our output has gone (`… | head`): Python must not flush anything to it at its exit.
+            # The reader of our output has gone (`… | head`), so Python must not flush anything to it at exit.
             _discard_stdout()
             ctx.exit(exit_codes.BROKEN_PIPE)
         except OSError as e:
-            # Errors of files and connections are translated where they occur: this one concerns our own output.
+            # Errors of files and connections are translated where they occur, so this one concerns our own output.
             click.echo(f"fairlead: cannot write to {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
             click.echo("  → check where the output goes: is that disk full?", err=True)
             _discard_stdout()
@@ -97,6 +97,7 @@ def main() -> NoReturn:
     try:
         cli(prog_name="fairlead")
     finally:
-        # The interpreter would look for cycles in all that was imported, though the process and its memory end now.
+        # Otherwise the interpreter would look for cycles in everything that was imported, although the process ends
+        # now.
         gc.freeze()
     raise SystemExit(0)  # never reached, as click exits; it tells the type checker

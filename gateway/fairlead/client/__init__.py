@@ -6,8 +6,8 @@
                 sys.stdout.buffer.write(chunk.data)
         print(command.end.state)
 
-For scripts and services, and for the command line, which uses nothing else. Nothing here prints, logs or reads the
-environment. Several addresses, separated by commas, are nodes of one fleet: when one is lost, the next one is used.
+For scripts, services, and the command line, which reaches the API only through it. Nothing here prints, logs or reads
+the environment. Several addresses, separated by commas, are nodes of one fleet: when one is lost, the next one is used.
 Errors are those of `fairlead.errors`: a problem document with code `agent_offline` raises AgentOffline.
 
 `client` has the requests as methods, `command` follows one command, `models` are the types of the answers,

@@ -21,7 +21,7 @@ from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
-"""Agents of one request: such a page has some 200 KiB."""
+"""Number of agents in one page, which then has some 200 KiB."""
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class Client:
         return await self._get(_path(agent), AgentDetail)
 
     async def link(self, agent: str) -> Link:
-        """How its link is doing. Raises AgentOffline without a link, Unavailable when its node does not answer."""
+        """The state of its link. Raises AgentOffline if it has none, Unavailable if its node does not answer."""
         return await self._get(f"{_path(agent)}/link", Link)
 
     async def worst(self, by: str = "rtt", limit: int = 20) -> Ranking:
@@ -118,11 +118,11 @@ class Client:
         retry: Literal["never", "safe"] = "never",
         key: str | None = None,
     ) -> Command:
-        """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes
-        the others.
+        """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes the
+        other arguments.
 
-        `queue`: wait up to so many seconds for an agent that is offline. `key` is the Idempotency-Key: two posts with
-        the same key are one command. Every command has a key of its own unless you pass one.
+        `queue`: the maximum number of seconds to wait for an agent that is offline. `key` is the Idempotency-Key: two
+        posts with the same key are one command. Every command has a key of its own unless you pass one.
         """
         order: dict[str, object] = {
             "agent": check_agent_id(agent),
@@ -145,7 +145,9 @@ class Client:
         return Command(self._transport, post)
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
-        """A command that was posted before, from offset `start` on; without `follow`, only what there is of it now."""
+        """A command that was posted before, with its results from offset `start` on; without `follow`, only those that
+        are stored now.
+        """
         return Command(self._transport, None, check_command_id(command), start, follow)
 
     async def cancel(self, command: str) -> str:

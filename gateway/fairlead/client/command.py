@@ -1,4 +1,5 @@
-"""One command from its post to its end: its results in order, each once, through lost connections; input; cancel.
+"""One command from its post to its end: its results in order and exactly once, even over lost connections; its input;
+its cancellation.
 
 Made by `Client.command` and `Client.attach`. The client knows the offset of what it has given to the caller, so a
 stream that breaks is opened again after that, at the same node or the next; a post that got no answer is repeated
@@ -22,16 +23,16 @@ from fairlead.wire.retry import RetryPolicy
 
 NDJSON = "application/x-ndjson"
 CHUNK = 64 << 10
-"""Bytes of one chunk of the link protocol, so that one request is one chunk all the way."""
+"""Bytes of input in one request: one chunk of the link protocol, so that the chunk is never split."""
 RETRIES = 16
 RETRY = RetryPolicy(first=200, base=200, cap=5_000)
 """Sixteen retries take 21 s on average and 42 s at most: longer than a restart of a gateway."""
 STABLE = 10.0
-"""Seconds after which a connection counts as good even without output: then the retries begin again."""
+"""Seconds after which a connection counts as good even without output: the count of retries then begins anew."""
 
 
 class Command:
-    """Use it with `async with`, and iterate it for its output. `end` is set when the output is over."""
+    """Use it with `async with`, and iterate over it for its output. `end` is set when the output is over."""
 
     def __init__(
         self, transport: Transport, post: Request | None, command: str = "", start: int = 0, follow: bool = True
@@ -40,7 +41,7 @@ class Command:
         self.next = start
         """The offset of the next result."""
         self.end: End | None = None
-        """None until the command is over and its output was iterated."""
+        """How the command ended; None until its output has been read to the end."""
         self._transport = transport
         self._post = post
         self._follow = follow
@@ -83,14 +84,16 @@ class Command:
         return self.end
 
     async def cancel(self) -> None:
-        """Cancel it; its end then comes like any other. A request that was lost or met a busy node is repeated, which
-        takes up to 42 s: give it a timeout if that is too long. Raises FairleadError when that is of no use.
+        """Cancel the command; its end then arrives as usual. The request is repeated for up to 42 s if the connection
+        is lost or the node is busy; use a timeout if that is too long. Raises FairleadError if repeating it does not
+        help.
         """
         await self._send_with_retries(Request("DELETE", f"/v1/commands/{self.id}"))
 
     async def input(self, data: bytes, end: bool = False) -> None:
         """Send input, and with `end` the end of the input. Waits while the agent does not read; raises InvalidRequest
-        when the command is over. What may have been lost is sent again: its number tells the gateway whether it was.
+        if the command is over. A chunk that may have been lost is sent again, and by its number the gateway recognizes
+        one that it already has.
         """
         async with self._sending:
             pieces = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)] or ([b""] if end else [])
@@ -110,7 +113,7 @@ class Command:
             except (Unavailable, ConnectionRefused) as e:
                 if not _is_retryable(e) or failures == RETRIES:
                     raise
-                # An agent that does not read its input is no failure; the command's deadline ends that.
+                # An agent that does not read its input is no failure: the command's deadline ends the wait.
                 failures = 0 if e.details.get("code") == "input_full" else failures + 1
             await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
 
@@ -118,7 +121,7 @@ class Command:
         """Read the stream, opening it again when it breaks, until its end or until the retries are used up."""
         failures = 0
         posted = False
-        """Whether a post was sent and not answered: then it is unknown whether there is a command."""
+        """Whether a post was sent but not answered, so that it is unknown whether the command exists."""
         while True:
             opened, before = time.monotonic(), self.next
             try:
@@ -135,7 +138,7 @@ class Command:
                 if again:
                     if (
                         self.next == before
-                    ):  # the node is stopping: after this delay its port is closed, and another node is used
+                    ):  # the node is stopping: after this delay its port is closed, so another node is used
                         await asyncio.sleep(RETRY.delay(0, random.random()) / 1000)
                     continue
                 if self.id and not self._follow:
@@ -146,7 +149,8 @@ class Command:
                 if self.id:
                     final = not _is_retryable(e)
                 else:
-                    # A refusal is an answer of the gateway; only a post that got none is repeated, with the same key.
+                    # A refusal is an answer of the gateway. Only a post without an answer is repeated, with the same
+                    # key.
                     final = not posted or not isinstance(e, ConnectionLost | ConnectionRefused)
                 if self.next > before or time.monotonic() - opened > STABLE:
                     failures = 0
@@ -174,9 +178,9 @@ class Command:
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1
             return line
-        return None  # the caller got it before the connection was lost
+        return None  # the caller received it before the connection was lost
 
 
 def _is_retryable(e: FairleadError) -> bool:
-    """Whether the same may succeed later, at this node or another."""
+    """Whether the same request may succeed later, at this node or another."""
     return isinstance(e, ConnectionRefused) or e.temporary

@@ -13,7 +13,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One row of the fleet. `why` says in words why it is not online, when it is not. Times are RFC 3339."""
+    """An agent of the fleet. If it is not online, `why` says why, in words. Times are RFC 3339."""
 
     id: str
     state: str
@@ -24,13 +24,14 @@ class Agent:
     facts: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     labels_lost: str | None = None
-    """Since when its labels are missing, which were lost with the data of Redis and have not been set again."""
+    """When its labels were lost together with the data in Redis, if they have not been set again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastLink:
-    """The newest link of an agent. `conn` counts the attempts of this start of it; `rtt` is its last round trip in
-    seconds, None without one or when the node that holds it does not answer."""
+    """The newest link of an agent. `conn` counts the attempts since the agent started; `rtt` is the last round trip in
+    seconds, None if there is none or if the node that holds the link does not answer.
+    """
 
     sid: str
     boot: str
@@ -67,7 +68,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How a link is doing, from the node that holds it. Seconds and bytes."""
+    """The state of a link, from the node that holds it, in seconds and bytes."""
 
     node: str
     age: float
@@ -80,7 +81,7 @@ class Link:
     encoding: str = ""
     round_trips: Latency | None = None
     latency: dict[str, Latency] = field(default_factory=dict)
-    """Of its latest commands, by stage: deliver, ack, first_byte, run, store."""
+    """Latencies of its latest commands by stage: deliver, ack, first_byte, run, store."""
     ended: int = 0
     failed: int = 0
     reconnects: int = 0
@@ -105,7 +106,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An agent that was deleted, with how many of its commands were open and how many of its events were stored."""
+    """An agent that was deleted, with the number of its open commands and of its stored events."""
 
     id: str
     commands: int = 0
@@ -133,7 +134,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a process ended: one of the two, or neither when the method runs no program."""
+    """How a process ended: one of the two is set, or neither if the method runs no program."""
 
     exit_code: int | None = None
     signal: int | None = None
@@ -141,8 +142,8 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a command ended. `payload` is what JSON decodes to, of the method's own shape; where the agent returned
-    something that is no JSON it is None, and `payload_base64` has the octets.
+    """How a command ended. `payload` is the decoded JSON, in the method's own shape. If the agent returned something
+    that is not JSON, `payload` is None and `payload_base64` has the bytes.
     """
 
     agent: str
@@ -154,7 +155,7 @@ class End:
     payload_base64: str | None = None
 
     def exit(self) -> Exit:
-        """The payload read as `exec` writes it; an empty Exit when it is something else."""
+        """The payload as the result of `exec`; an empty Exit if it is something else."""
         try:
             return msgspec.convert(self.payload, Exit)
         except msgspec.MsgspecError:

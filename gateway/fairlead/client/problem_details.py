@@ -1,7 +1,7 @@
-"""What the API says went wrong, as an error of the house: problem documents (RFC 9457) and codes.
+"""Turns the API's problem documents (RFC 9457) and error codes into the errors of `fairlead.errors`.
 
-Used by `transport` for answers and by `lines` for streams. A code that this client does not know is judged by its
-status and by `temporary`, so that a newer gateway's errors still have the right exit code.
+Used by `transport` for answers and by `result_lines` for streams. For a code that this client does not know, the status
+and `temporary` decide, so that a newer gateway's errors still lead to the right exit code.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def error_of_answer(address: str, status: int, body: bytes) -> FairleadError:
     """The error that an answer reports. Its details have the status, the code and the field."""
     try:
         document = msgspec.json.decode(body, type=_ProblemBody)
-    except msgspec.MsgspecError:  # not the gateway's: something in front of it
+    except msgspec.MsgspecError:  # not from the gateway, but from something in front of it
         temporary = status in (429, 502, 503, 504)
         document = _ProblemBody(detail=f"{address} answered HTTP {status}", temporary=temporary)
     if document.temporary:

@@ -17,7 +17,7 @@ from fairlead.client.problem_details import error_class
 from fairlead.errors import FairleadError, Unavailable
 
 LINE_LIMIT = 4 << 20
-"""Bytes of one line: more than twice a message of 1 MiB in base64."""
+"""The maximum length of a line in bytes, which is more than twice a message of 1 MiB in base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """This stream is over, but the command is not: request the rest from `offset` on. By that the gateway knows what
+    """This stream is over, but the command is not: request the rest from `offset` on, which also tells the gateway what
     was read.
     """
 
@@ -79,7 +79,7 @@ async def _split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                     yield bytes(line)
         if len(rest) > LINE_LIMIT:
             raise FairleadError(f"a line of {len(rest)} bytes or more is too long: expected at most {LINE_LIMIT}")
-    # A last line without its end was cut off by a lost connection; the reader sees that no `end` came.
+    # A last line without a line end was cut off by a lost connection; the reader notices that no `end` came.
 
 
 def read(raw: bytes) -> Line | None:
@@ -99,7 +99,7 @@ def read(raw: bytes) -> Line | None:
     except (msgspec.MsgspecError, ValueError) as e:
         raise FairleadError(f"invalid line in the stream: {e} (are client and gateway of different versions?)") from e
     if line.error is not None:
-        # The stream cannot continue, temporarily or for ever.
+        # The stream cannot continue, for now or at all.
         kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
         raise kind(line.error.message, code=line.error.code)
     return Started(line.id, line.state) if line.id is not None else None

@@ -1,8 +1,8 @@
 """Sends requests to one address of the API or to several, and translates the errors of HTTP.
 
 Used by `client` and `command`. Of several addresses one is used until it cannot be reached, loses a connection or
-reports that it is busy; then the next one. A request that may have had an effect is never repeated here, because only
-its caller knows whether a repetition does harm.
+reports that it is busy; then the next one is used. A request that may have had an effect is never repeated here,
+because only its caller knows whether a repetition does harm.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from fairlead.version import __version__
 
 CONNECT_TIMEOUT = 5.0
 IDLE_TIMEOUT = 60.0
-"""Seconds of silence on a stream. Keep-alive lines come more often, so only a dead connection is silent for so long."""
+"""Seconds of silence after which a stream counts as lost. Keep-alive lines come more often, so only a dead connection
+is silent for so long."""
 CONNECTIONS = 1_000
-"""Connections to one address. Each command that is followed takes one, and a process has some thousand descriptors."""
+"""Maximum number of connections to one address. Each command that is followed takes one, and a process has some
+thousand file descriptors."""
 PROBLEM_LIMIT = 64 << 10
 
 
@@ -79,10 +81,10 @@ class _Endpoint:
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"fairlead/{__version__}"},
             timeout=httpx2.Timeout(IDLE_TIMEOUT, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=20),
-            # The system's roots, as agents use them (SSL_CERT_FILE names others). Reading them takes 20 ms, which
-            # whoever speaks plain HTTP need not spend.
+            # The system's certificate authorities, as for agents (SSL_CERT_FILE names others). Reading them takes 20
+            # ms, which plain HTTP need not spend.
             verify=(ssl or tls.create_default_context()) if url.scheme == "https" else False,
-            # A proxy of the environment is for other hosts: it cannot reach this machine's loopback.
+            # A proxy from the environment is for other hosts: it cannot reach this machine's loopback interface.
             trust_env=not is_loopback(url.host),
         )
 
@@ -132,8 +134,8 @@ class Transport:
     async def _send(self, request: Request, chunked: bool = False) -> tuple[_Endpoint, httpx2.Response]:
         """The answer of the first address that accepts the request; its body is not read yet.
 
-        `chunked`: the content goes in chunks, because proxies written in Go may cut an answer that begins before they
-        have looked for the end of a body whose length was told.
+        `chunked`: send the content in chunks. Proxies written in Go may cut off an answer that begins before they have
+        checked for the end of a body of declared length.
         """
         refusals: list[FairleadError] = []
         first = self._current
@@ -174,7 +176,7 @@ async def _chunks(content: bytes) -> AsyncIterator[bytes]:
 
 
 async def _head_of(answer: httpx2.Response) -> bytes:
-    """As much of a refusal's body as a problem document may have."""
+    """The beginning of a refusal's body, as long as a problem document may be."""
     body = b""
     try:
         async for part in answer.aiter_bytes():

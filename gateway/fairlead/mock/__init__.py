@@ -4,6 +4,6 @@ For authors of agents in any language, from docs/protocol.md; the command is `fa
 Redis and no gateway: it plays the scripts in `vectors/`, which ship with the package.
 
 `script` has the conversations as types, `runner` plays them one after the other, and `conversation_run` plays one: it
-says what the gateway says, gives `orders` to the agent, and compares what the agent says (`comparison`). `server` and
-`link` are where the agent connects; `agent_under_test` and `agent_process` are the agent.
+sends what the gateway sends, gives `orders` to the agent, and compares what the agent sends (`comparison`). `server`
+and `link` are where the agent connects; `agent_under_test` and `agent_process` are the agent.
 """

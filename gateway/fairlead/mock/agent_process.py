@@ -1,6 +1,6 @@
 """The agent under test as a process: started, given orders on its stdin, restarted, and killed at the end.
 
-Used when the command that starts the agent was given. An order is one JSON object on a line; the agent answers
+Used if the user gave the command that starts the agent. An order is one JSON object on a line; the agent answers
 `{"done": NUMBER}` on its stdout when it has carried one out. Whatever else it prints is kept for the report.
 """
 
@@ -63,7 +63,7 @@ class AgentProcess:
         self._number += 1
         line = json.dumps({"order": order, "number": self._number, **more}).encode() + b"\n"
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(ConnectionError):  # it has ended; the link reports how
+            with contextlib.suppress(ConnectionError):  # the process has ended, which the link reports
                 self._process.stdin.write(line)
                 await self._process.stdin.drain()
         return self._number

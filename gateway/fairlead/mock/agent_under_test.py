@@ -1,7 +1,7 @@
 """The agent that is tested: its process, if the mock gateway started it, its connections, and what its hellos said.
 
-Used by `runner` before each conversation and by `conversation_run` during it. It plays nothing of a conversation: it
-only makes sure that there is a link, and that nothing is open on it.
+Used by `runner` before each conversation and by `conversation_run` during it. It plays no part of a conversation: it
+only makes sure that there is a link on which nothing is open.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from fairlead.mock.server import MockServer
 SOON = {"first": 20, "base": 20, "cap": 100}
 """The retry policy of a welcome that names none, in ms: reconnects should be quick here."""
 RETURN = {"t": BYE, "code": 4000, "why": "the next conversation", "retry": 1000}
-"""Ends a link on which nothing is tested. Every agent accepts a pause of a second as it is."""
+"""Ends a link between two conversations. Every agent accepts a pause of a second unchanged."""
 LONGEST_PAUSE = 65.0
 """Seconds to wait for an agent that reconnects by the policy after many short links: its longest pause is 60 s."""
 POLL = 0.25
 """Seconds between two checks whether the agent's process has ended, while waiting for it to connect."""
 CLEAR = {"t": WELCOME, "sid": "clear", "gen": 1, "now": 0, "hb": 25_000, "retry": SOON}
-"""A welcome with nothing open: the agent drops what it has."""
+"""A welcome that names nothing open, so that the agent drops what it has."""
 
 
 class AgentUnderTest:
@@ -38,7 +38,7 @@ class AgentUnderTest:
         self._boot = ""
         self._conn = 0
         self._fresh = False
-        """Whether a new process of this agent remembers nothing."""
+        """Whether a new process of this agent starts without any memory of the last one."""
 
     @property
     def takes_orders(self) -> bool:
@@ -51,7 +51,7 @@ class AgentUnderTest:
         return self._process
 
     async def clear(self) -> None:
-        """Make the agent drop whatever it has kept of the conversation before."""
+        """Make the agent drop whatever it has kept from the previous conversation."""
         if self._process is not None:
             await self.restart()
             if self._fresh:

@@ -1,7 +1,5 @@
-"""Compares what an agent said with what the script expects. Pure.
-
-What an agent may choose itself does not count: boot, ids of events, texts for people, facts, and whether defaults are
-written.
+"""Compares what an agent sent with what the script expects. Pure. Whatever an agent may choose is ignored: boot, ids of
+events, texts for people, facts, and whether defaults are written.
 """
 
 from __future__ import annotations

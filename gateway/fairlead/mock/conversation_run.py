@@ -1,7 +1,8 @@
-"""Plays one conversation: says what the gateway says, expects what the agent says, and stops at the first violation.
+"""Plays one conversation: sends what the gateway sends, expects what the agent must send, and stops at the first
+violation.
 
-Made by `runner` for each conversation. If the agent's process was started by the mock gateway, it is given the orders
-that lead to what the script's agent does; otherwise only conversations that need no more than a link are played.
+Made by `runner` for each conversation. If the mock gateway started the agent's process, it orders the agent to do what
+the script's agent does; otherwise it plays only conversations that need nothing but a link.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from fairlead.mock.script import (
 )
 
 STAYS_AWAY = 1.5
-"""Seconds without an attempt after which an agent counts as staying away: fifteen of SOON's longest pauses."""
+"""Seconds without an attempt after which an agent counts as staying away, which is fifteen times the longest pause of
+SOON."""
 CLOCK_TOLERANCE = 0.02
-"""Seconds by which a hello may be early: two clocks measure."""
+"""Seconds by which a hello may be early, because two clocks are involved."""
 
 
 class NotPlayable(Exception):
@@ -133,7 +135,7 @@ class ConversationRun:
         link = self._link_of(step)
         kind = message["t"]
         if kind == HB:
-            return  # an answer, which the link sends by itself
+            return  # the answer to a heartbeat, which the link sends by itself
         if kind == WELCOME and "retry" not in message:
             message = {**message, "retry": SOON}
         if kind == CHUNK and message["n"] < self._input.get(message["id"], 0):
@@ -220,7 +222,7 @@ class ConversationRun:
             )
 
     async def _adopt(self, link: MockLink) -> None:
-        """`link` is the newest one. The one before stays open if the script goes on with it."""
+        """`link` becomes the newest link. The one before it stays open if the script continues to use it."""
         former, self._link = self._link, link
         if self._welcomed:
             former, self._old = self._old, former

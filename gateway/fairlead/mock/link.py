@@ -1,4 +1,4 @@
-"""One connection of the agent under test: sends what the gateway says, and reads what the agent says.
+"""One connection of the agent under test: sends the gateway's messages and reads the agent's.
 
 Made by `server`. Heartbeats are answered here. It raises AgentViolation for a message that is not legal, and LinkClosed
 when the connection is over.
@@ -64,7 +64,7 @@ class MockLink:
         if decoded is not None:
             data = self._agent_codec.encode(decoded)
         elif self._agent_codec.binary:
-            data = msgspec.msgpack.encode(message)  # of a later version, which the codecs do not know
+            data = msgspec.msgpack.encode(message)  # from a later version, which the codecs do not know
         else:
             data = msgspec.json.encode(message).decode()
         await self.send(data)
@@ -76,7 +76,7 @@ class MockLink:
             raise self._closed() from e
 
     async def wait_until_read(self, timeout: float) -> None:
-        """Wait until the agent has read everything that it was sent: it answers a ping in its turn."""
+        """Wait until the agent has read everything that it was sent: it answers a ping only after that."""
         try:
             await asyncio.wait_for(await self.socket.ping(), timeout)
         except ConnectionClosed:
@@ -86,9 +86,8 @@ class MockLink:
             raise AgentViolation(Violation(what, "4")) from e
 
     async def receive(self, timeout: float, *, quiet: bool = True) -> Raw | None:
-        """The next message that is not merely possible; None when none came in time. Heartbeats are answered here; with
-        `quiet` they, and credit, are passed over. Raises LinkClosed, and AgentViolation for something that is not a
-        message.
+        """The next message; None if none came in time. Heartbeats are answered here; with `quiet`, heartbeats and
+        credit are not returned. Raises LinkClosed, and AgentViolation for something that is not a message.
         """
         deadline = time.monotonic() + timeout
         while (left := deadline - time.monotonic()) > 0:

@@ -1,6 +1,6 @@
 """The orders that make the agent do what a script's agent does. Used by `ConversationRun`.
 
-It remembers what was ordered, because an agent repeats what was not stored by itself, without another order.
+It remembers what was ordered, because an agent repeats by itself, without another order, what was not stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairlead.mock.script import CHUNK, END, EVENT, Raw
 
 class ScriptOrders:
     def __init__(self, agent: AgentUnderTest, enabled: bool) -> None:
-        """Not `enabled`: the conversation needs no orders, and none are given for its messages."""
+        """If not `enabled`, the conversation needs no orders, and none are given."""
         self._agent = agent
         self._enabled = enabled
         self._written: Counter[str] = Counter()
@@ -33,7 +33,7 @@ class ScriptOrders:
     async def write(self, command: str, kind: str, payload: str) -> None:
         self._written[command] += 1
         await self._agent.process.write({"id": command, "kind": kind, "payload": payload})
-        # The write waits for credit, so it is not done yet; but orders are read in turn.
+        # The write may wait for credit, so do not wait until it is done, but until the order has been read.
         await self._until_read()
 
     async def end(self, command: str, payload: str, size: int) -> None:

@@ -1,8 +1,8 @@
 """Plays conversations to one agent, one after the other, and returns the result of each.
 
 Made by the command. With an `AgentProcess` each conversation gets a new process: an agent whose links are all short
-reconnects ever later (section 10 of docs/protocol.md). An agent that may remember something is welcomed once with
-nothing open before each conversation, so that it keeps nothing of the one before.
+waits longer and longer before it reconnects (section 10 of docs/protocol.md). Before each conversation, an agent that
+may remember something is welcomed once with nothing open, so that it drops what it kept from the previous one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.mock.server import MockServer
 
 @dataclass(frozen=True, slots=True)
 class ConversationResult:
-    """Of one conversation: the `violation` that ended it, or in `skipped` why it was not played."""
+    """The result of one conversation: `violation` is what ended it, and `skipped` says why it was not played."""
 
     conversation: Conversation
     violation: Violation | None = None

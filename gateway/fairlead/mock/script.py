@@ -16,7 +16,7 @@ import msgspec
 
 HELLO, WELCOME, HB, CMD, ACK, CHUNK, END, CREDIT, EVENT, BYE = 1, 2, 3, 4, 5, 6, 7, 8, 10, 14
 LATER = 64
-"""Message types from here on are of a later version of the protocol."""
+"""Message types from this number on belong to a later version of the protocol."""
 TOO_BIG = 1009
 _LINKS = 4
 
@@ -52,7 +52,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ends: str = ""
     refuses: Refusal | None = None
     sends: str = ""
-    """The name of an invalid vector of `messages.json`; not in a conversation of the file, but see
+    """The name of an invalid vector of `messages.json`. No conversation of the file has one: see
     `violation_conversations`."""
     leaves: bool = False
     away: bool = False
@@ -93,7 +93,9 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def for_agents(self) -> bool:
-        """Whether an agent can be tested with it: not where the agent would have to break a rule."""
+        """Whether an agent can be tested with it, which is not the case if its script makes the agent violate the
+        protocol.
+        """
         if self.for_ == "gateway":
             return False
         guilty = any(s.close is not None and s.close == ScriptedClose("gateway", 4500) for s in self.steps)
@@ -130,10 +132,10 @@ def load_messages() -> list[dict[str, Any]]:
 
 
 def violation_conversations(encoding: str) -> list[Conversation]:
-    """What no gateway may send on a link of this encoding, as conversations: for each invalid vector of that direction
-    a link on which it is sent, and the agent's close. A vector that a reader may also accept is not among them, nor
-    one that is larger than an agent has to take (1009). Four to a conversation: an agent may come back after five
-    short links as late as the default policy says.
+    """Conversations with what no gateway may send on a link of this encoding: for each invalid vector of that
+    direction, a link on which it is sent, and the agent's close. Vectors that a reader may accept are left out, and so
+    are those that are larger than what an agent has to accept (1009). A conversation has four of them, because after
+    five short links an agent may wait as long as the default policy says.
     """
     vectors = [
         vector
@@ -160,7 +162,7 @@ def _violation(number: int, vectors: list[dict[str, Any]]) -> Conversation:
 
 
 def vector_to_agents(name: str, encoding: str) -> bytes | str:
-    """What the vector of this name sends to an agent."""
+    """The data that the vector of this name sends to an agent."""
     for vector in load_messages():
         if (vector["direction"], vector["name"], vector.get("encoding")) == ("gateway-to-agent", name, encoding):
             return data_of(vector)
@@ -172,7 +174,7 @@ def _read(name: str) -> bytes:
 
 
 def data_of(vector: dict[str, Any]) -> bytes | str:
-    """What an invalid vector sends as one WebSocket message: text, or octets."""
+    """The data of an invalid vector, as one WebSocket message: text or bytes."""
     data = str(vector["data"])
     for mark in ("fill", "llif"):
         if mark in vector:
@@ -182,8 +184,8 @@ def data_of(vector: dict[str, Any]) -> bytes | str:
 
 
 def with_fresh_ids(conversation: Conversation, randomness: Sequence[str]) -> Conversation:
-    """The same script with other ids of commands, since an agent remembers those that it has run. `randomness`: as many
-    strings of 12 hex digits as there are ids, and more.
+    """The same script with other ids of commands, since an agent remembers those that it has run. `randomness` has at
+    least as many strings of 12 hexadecimal digits as there are ids.
     """
     text = msgspec.json.encode(conversation).decode()
     spare = iter(randomness)

@@ -1,8 +1,8 @@
 """The WebSocket server to which the agent connects, on the loopback. It checks upgrade requests and hands links over.
 
-Made by the command. It uses the library `websockets`, which the base install has, and not our own carrier: that lives
-in uvicorn, which only a gateway needs, and an agent in another language should meet an endpoint that it was not
-developed against.
+Made by the command. It uses the library `websockets`, which is part of the base install, and not Fairlead's own server:
+that one needs uvicorn, which only a gateway has, and an independent implementation is a better test for an agent in
+another language.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MockServer:
         self.link = ""
         """Its URL."""
         self.violations: list[Violation] = []
-        """What was wrong with upgrade requests."""
+        """What was wrong with the upgrade requests so far."""
         self._server: Server | None = None
         self._links: asyncio.Queue[MockLink] = asyncio.Queue()
         self._refusal: Refusal | None = None
@@ -62,7 +62,7 @@ class MockServer:
         self._refusal = refusal
 
     def forget(self) -> None:
-        """Drop waiting connections, and a refusal that nobody came for."""
+        """Drop waiting connections, and a refusal that was not used."""
         self._refusal = None
         while not self._links.empty():
             self._links.get_nowait().abort()

@@ -1,7 +1,7 @@
 """Starts the workers of a swarm, instructs them, and adds up their counters.
 
-Called by the command line. Workers are processes and not threads, since an interpreter has one core and one limit of
-open files. First all agents connect at the given rate, then they are held, then they leave; the outcome is a
+Called by the command line. Workers are processes and not threads, because one interpreter uses one core and has one
+limit of open files. First all agents connect at the given rate, then they are held, then they leave; the outcome is a
 `SwarmResult`. The agents of a worker that dies count as lost.
 """
 
@@ -24,17 +24,17 @@ from fairlead.swarm.options import SwarmOptions, WorkerOptions
 from fairlead.swarm.worker import REPORT_INTERVAL
 
 START_TIMEOUT = 30.0
-"""Seconds for a worker to start: an interpreter takes one, on a busy machine several."""
+"""Seconds for a worker to start: an interpreter takes a second, on a busy machine several."""
 NO_WELCOME = 10.0
 """Seconds without a single welcome after which the gateway counts as unreachable."""
 MISCONFIGURED_TIMEOUT = 2.0
-"""Seconds that suffice when every answer says that something has to be corrected first, such as the token."""
+"""Seconds after which to give up if every refusal says that something, such as the token, has to be corrected."""
 RAMP_SPARE = 60.0
-"""Seconds beyond four times what the rate needs: for refusals, their delays, and a slower gateway."""
+"""Seconds in addition to four times what the rate requires, for refusals, their delays, and a slower gateway."""
 STOP_TIMEOUT = 40.0
-"""Seconds for all agents to leave; then SIGKILL."""
+"""Seconds for all agents to leave before the workers get SIGKILL."""
 LINE_LIMIT = 1 << 20
-"""Bytes of one report: some hundred buckets and counters take less than 100 KiB."""
+"""The maximum length of one report in bytes: some hundred buckets and counters take less than 100 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class SwarmResult:
     complete: bool
     """Whether all agents were welcomed."""
     held: float
-    """Seconds for which the links were held after that."""
+    """Seconds for which the links were held after all were welcomed."""
     died: int
     """Workers that ended early."""
 

@@ -47,7 +47,7 @@ class LatencyHistogram:
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start, except `linked`, which is current."""
+    """Counts since the start, except `linked`, which is the current number."""
 
     linked: int = 0
     agents_welcomed: int = 0
@@ -69,7 +69,7 @@ class Counters:
     last_refusal: str = ""
     """Why the last attempt was refused, in words."""
     half_open_ended: int = 0
-    """Half-open links that the gateway has ended, as it should."""
+    """Half-open links that the gateway has ended in time, as it should."""
     half_open_unnoticed: int = 0
     """Half-open links that the gateway has not ended in time."""
     storm_drops: int = 0
@@ -84,9 +84,9 @@ class Counters:
     events: int = 0
     events_stored: int = 0
     events_skipped: int = 0
-    """Not emitted, because too many were waiting to be stored."""
+    """Events that were not emitted, because too many were waiting to be stored."""
     violations: int = 0
-    """Times that the gateway broke the protocol."""
+    """How often the gateway violated the protocol."""
     ramp: LatencyHistogram = field(default_factory=LatencyHistogram)
     """From the swarm's start to each agent's first welcome."""
     dial: LatencyHistogram = field(default_factory=LatencyHistogram)
@@ -98,9 +98,9 @@ class Counters:
     rtt: LatencyHistogram = field(default_factory=LatencyHistogram)
     """Of heartbeats."""
     lag: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """How late the swarm's own timer was; this adds to the latencies."""
+    """How late the swarm's own timer was, which is part of the measured latencies."""
     memory_grown: int = 0
-    """Bytes of private memory that the process has gained since before its first agent."""
+    """Growth of the process's private memory since before its first agent, in bytes."""
     memory: int = 0
     """Bytes of private memory of the process."""
     cpu: float = 0.0

@@ -1,5 +1,5 @@
-"""What a swarm shall do. Made by the command line, and sent to each worker as JSON on its standard input, so that the
-token is in no list of arguments.
+"""The options of a swarm. Made by the command line and sent to each worker as JSON on its standard input, so that the
+token does not appear in process lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SwarmOptions:
     prefix: str = "swarm"
     sources: tuple[str, ...] = ()
     output: int = 64
-    """Of a command, unless its payload names `bytes`."""
+    """Output of a command in bytes, unless its payload names `bytes`."""
     chatty_output: int = 4_096
     event_every: float = 10.0
     """Between two events of a chatty agent, on average."""
@@ -36,7 +36,9 @@ class SwarmOptions:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """The plan for one process: `number` is its own, from 0; `began` the start of all, by the monotonic clock."""
+    """The options of one worker: `number` is its own, from 0; `began` is the start of the swarm, by the monotonic
+    clock.
+    """
 
     number: int
     options: SwarmOptions
@@ -44,7 +46,7 @@ class WorkerOptions:
 
 
 def parse_sources(given: Iterable[str]) -> tuple[str, ...]:
-    """Addresses: single, comma-separated, or as a range of the last part, 127.0.0.2-9."""
+    """Parse addresses: single ones, lists with commas, and ranges of the last part, such as 127.0.0.2-9."""
     found: list[str] = []
     for item in (part.strip() for text in given for part in text.split(",")):
         first, dash, last = item.partition("-")

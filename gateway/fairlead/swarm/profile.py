@@ -2,7 +2,7 @@
 
 The command line parses a mix, and each worker assigns profiles to its agents. Shares are exact, not averages: ten
 agents of `idle=90,chatty=10` are nine and one. Profiles are spread evenly over the agents' numbers, so that every
-worker and every moment of the start has its part of each. Pure.
+worker and every phase of the ramp-up has its share of each. Pure.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Profile(StrEnum):
     SLOW = "slow"
     """Reads a little every few seconds."""
     HALF_OPEN = "half-open"
-    """Silent after welcome, its connection open: a machine that has lost its network or its power."""
+    """Silent after the welcome, with its connection open, like a machine that has lost its network or its power."""
     STORM = "storm"
-    """Like idle, and from time to time all of them drop their links in the same instant."""
+    """Like idle, but from time to time all of them drop their links at the same moment."""
 
 
 def parse_mix(text: str) -> dict[Profile, int]:

@@ -1,7 +1,7 @@
-"""What this machine gives a swarm: open files, source ports, memory.
+"""Checks what this machine can provide to a swarm: open files, source ports, memory.
 
-The command line checks before the first connection: a load test that fails at agent 19,968 has measured the limits of
-its own machine.
+The command line calls it before the first connection: a load test that fails at agent 19,968 has only measured the
+limits of its own machine.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from pathlib import Path
 from fairlead.errors import ConfigError
 
 SPARE_FILES = 64
-"""Descriptors of a process besides its links: pipes, the event loop, libraries that are read."""
+"""File descriptors of a process besides those of its links: pipes, the event loop, libraries that are being loaded."""
 COMFORTABLE = 5_000
-"""Agents of one process below which one core certainly keeps up with all that they do."""
+"""The number of agents in one process for which one core is certainly enough."""
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 ROLLUP = Path("/proc/self/smaps_rollup")
 
 
 def needed_processes(agents: int) -> int:
-    """As many as the limit of open files demands, and more while there are cores and agents for them."""
+    """The number of processes: as many as the limit of open files requires, and more if there are cores and agents for
+    them.
+    """
     by_files = math.ceil(agents / max(1, open_files() - SPARE_FILES))
     return max(by_files, min(os.cpu_count() or 1, math.ceil(agents / COMFORTABLE)))
 
@@ -74,8 +76,9 @@ def check_ports(agents: int, sources: tuple[str, ...], *, secure: bool) -> str |
 
 
 def private_memory() -> int:
-    """Bytes of memory that belong to this process alone: what would be free if it ended. 0 where the system does not
-    report it (Linux does). Not the resident size, which includes the interpreter's pages that all workers share."""
+    """Bytes of memory that belong to this process alone and would be free if it ended; 0 if the system does not report
+    it (Linux does). This is not the resident size, which includes the interpreter's pages that all workers share.
+    """
     try:
         lines = ROLLUP.read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
 """One process of a swarm: `python -m fairlead.swarm.worker`, started by `coordinator` alone.
 
 Its standard input has its options on the first line, then one instruction a line: `storm`, `stop`. Its counters go to
-standard output as JSON, twice a second. When the input ends, the coordinator is gone, and the worker exits: a load
-generator must not continue by itself.
+standard output as JSON, twice a second. When its input ends, the coordinator is gone, and the worker exits, because a
+load generator must not continue unattended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.swarm.system import raise_open_files
 REPORT_INTERVAL = 0.5
 """Seconds between two reports."""
 GC_THRESHOLD = 100_000
-"""New containers between two collections of the youngest generation: connecting makes no cycles to collect."""
+"""The garbage collector's threshold for the youngest generation: connecting creates no cycles."""
 
 
 async def work() -> None:
@@ -51,7 +51,7 @@ async def work() -> None:
 
 
 async def _next_instruction(instructions: asyncio.StreamReader, running: asyncio.Task[None]) -> str:
-    """The next instruction, empty when there will be none. A pool that fails ends the wait."""
+    """The next instruction; empty if there will be none. The wait also ends if the pool fails."""
     line = asyncio.create_task(instructions.readline())
     await asyncio.wait({line, running}, return_when=asyncio.FIRST_COMPLETED)
     if running.done():

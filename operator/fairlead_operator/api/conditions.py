@@ -1,7 +1,7 @@
 """Collects the conditions of one resource, as Kubernetes' API conventions have them. Pure.
 
-Filled by the reconciler and by the operation runner, anew in every pass. A condition keeps the time of its last
-transition as long as its status stays the same.
+Created and filled anew in every pass, by the reconciler and by the operation runner. A condition keeps the time of its
+last transition as long as its status stays the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_CHARACTERS = 1000
 
 
 class Conditions:
-    """The conditions of one pass. `before` are those that the last pass left, `now` is the wall clock's time."""
+    """The conditions of one pass. `before` are those of the last pass, `now` is the wall clock's time."""
 
     def __init__(self, before: Sequence[Condition], generation: int, now: str) -> None:
         self._before = {condition.type: condition for condition in before}
@@ -43,11 +43,13 @@ class Conditions:
         )
 
     def all(self) -> list[Condition]:
-        """Those that this pass has set; one that it has not checked is dropped from the status."""
+        """The conditions that this pass has set. One that it has not set is dropped from the status."""
         return list(self._set.values())
 
     def newly_false(self) -> list[Condition]:
-        """Those that have become False, or are False for another reason. A Ready that begins as False is no news."""
+        """The conditions that have become False, or are False for another reason. A new LinkGateway whose Ready is
+        False is not among them.
+        """
         found = []
         for condition in self._set.values():
             before = self._before.get(condition.type)

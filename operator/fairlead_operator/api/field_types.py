@@ -1,7 +1,7 @@
 """The base of all Structs of the custom resources, and the types of their fields. Pure.
 
-Fields that Kubernetes itself defines are checked as Kubernetes checks them where a pattern can do so. All others pass
-unchecked, and the API server judges them when they are applied.
+Fields that Kubernetes itself defines are checked as Kubernetes checks them if a pattern can do so. Others are not
+checked here: the API server checks them when they are applied.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*
 
 
 class ApiStruct(Struct, frozen=True, rename="camel"):
-    """A part of a custom resource: snake case here, camel case in the cluster."""
+    """A part of a custom resource, with names in snake case here and in camel case in the cluster."""
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]

@@ -1,7 +1,7 @@
 """The spec of a LinkGateway: the only source of the CRD's schema, of its defaults and of what the operator reads. Pure.
 
-`crd` prints the schema of these Structs, `validation.read_spec` reads a resource into them, and everything else takes
-them as they are. The API server enforces the limits by the generated schema, and `read_spec` checks them again, because
+`crd` prints the schema of these Structs, `validation.read_spec` reads a resource into them, and everything else uses
+them unchanged. The API server enforces the limits with the generated schema, and `read_spec` checks them again, because
 a resource may be older than its CRD.
 """
 
@@ -26,12 +26,12 @@ PLURAL = "linkgateways"
 KIND = "LinkGateway"
 
 STOP_MARGIN = 30
-"""Seconds of a pod's grace period after its drain and its delay: the servers stop within 13 s, the node leaves within 5
-s, and the rest is for a machine that is short of CPU."""
+"""Seconds of a pod's grace period in addition to the drain and the shutdown delay: the servers stop within 13 s, the
+node leaves the fleet within 5 s, and the rest is for a machine that is short of CPU."""
 
 REDIS_URL = r"^rediss?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?([/?]\S*)?$"
-"""What gateways accept, except for what no pod could use (the embedded server, a Unix socket), and except for a user
-and a password, which everybody who may read a LinkGateway would see."""
+"""The URLs that gateways accept, except for those that no pod could use (the embedded server, a Unix socket), and
+without a user and a password, which everyone who may read a LinkGateway would see."""
 TRACE_ENDPOINT = r"^(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?$"
 """What gateways accept."""
 
@@ -233,18 +233,20 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
 
     @property
     def moves_of_one(self) -> int:
-        """Moves per second that a pod has while it drains alone and one other pod receives: half of what that one
-        accepts, at most `moves.maxPerSecond`."""
+        """Moves per second for a pod that drains alone while one other pod receives: half of what that pod accepts, at
+        most `moves.maxPerSecond`.
+        """
         return min(self.moves.max_per_second, math.ceil(self.accept_rate * RECEIVED_SHARE))
 
     @property
     def drain_seconds(self) -> int:
-        """The time that a pod has for its drain: what a full pod needs at `moves_of_one`, and the last part, which
-        waits for no command. Pods that drain together take longer than that at the fleet's rate, unless more than one
-        pod receives; what is left when the last part begins overdraws the budget."""
+        """The time limit of a pod's drain in seconds: what a full pod needs at `moves_of_one`, plus the last part,
+        which does not wait for commands. Pods that drain together would need longer, unless more than one pod receives;
+        links that are left when the last part begins overdraw the budget.
+        """
         return math.ceil(self.capacity / self.moves_of_one) + FINAL_SECONDS
 
     @property
     def grace_seconds(self) -> int:
-        """terminationGracePeriodSeconds: the time that a full pod needs from SIGTERM to its end."""
+        """terminationGracePeriodSeconds: the seconds that a full pod needs from SIGTERM to its end."""
         return max(self.drain_seconds, self.drain.shutdown_delay_seconds) + STOP_MARGIN

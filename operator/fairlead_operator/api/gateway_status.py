@@ -1,7 +1,7 @@
 """The status of a LinkGateway, and the last decision in it. Pure.
 
-`runtime.reports` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
-every number that a decision was made of, so that `kubectl describe` answers why.
+`runtime.reports` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status contains
+every number on which a decision was based, so that `kubectl describe` shows the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ReplicaBounds(ApiStruct, frozen=True, kw_only=True):
 
 
 class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
-    """The numbers that the decision was made of. `status` shows the rates and the lead time rounded."""
+    """The numbers on which the decision was based. `status` shows the rates and the lead time rounded."""
 
     links: Annotated[
         int,

@@ -1,8 +1,8 @@
 """LinkOperation: what it asks for and what it reports. The only source of its CRD. Pure.
 
 `crd` prints the schema of these Structs, `read_operation` reads a resource into them, and `operations` carries it out.
-A request never changes, except that it may be cancelled: who asked for what and when must still be true when somebody
-asks what happened.
+A request never changes, except that it may be cancelled, so that it remains a true record of who asked for what and
+when.
 """
 
 from __future__ import annotations

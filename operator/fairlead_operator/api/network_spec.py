@@ -1,7 +1,7 @@
 """How the pods of a LinkGateway are reached: Ingress, HTTPRoute, Services and NetworkPolicy. Pure.
 
-A part of `gateway_spec`. Which hosts, annotations and types of Services an author may use is decided by the operator's
-`policy`, not here.
+A part of `gateway_spec`. The operator's `policy`, not this module, decides which hosts, annotations and types of
+Services an author may use.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from fairlead_operator.api.field_types import ApiStruct, Free, Host, Name, Strin
 
 
 class Preset(StrEnum):
-    """The ingress controller whose annotations the Ingress gets: each needs other settings for long-lived
-    connections."""
+    """The ingress controller whose annotations the Ingress gets: each needs different settings for long-lived
+    connections.
+    """
 
     NONE = "None"
     TRAEFIK = "Traefik"

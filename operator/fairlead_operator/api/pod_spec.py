@@ -1,6 +1,6 @@
 """What a LinkGateway may ask for of its pods besides the gateway's own configuration, in Kubernetes' own terms. Pure.
 
-A part of `gateway_spec`. Which of it an author may use is decided by the operator's `policy`, not here.
+A part of `gateway_spec`. The operator's `policy`, not this module, decides which fields an author may use.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """What authors of LinkGateways may ask for, as the operator's administrator allows it. Pure.
 
 The operator writes Deployments, Services and Ingresses with its own rights. If it wrote whatever it is asked to, anyone
-who may create a LinkGateway would have those rights too. `main` reads a policy at start-up, and the reconciler asks
-`violations` before it applies anything. Every entry is a pattern in which `*` stands for any text. What no pattern
-allows is refused; what is not named here (resources, node selectors, the gateway's own settings) needs no permission.
+who may create a LinkGateway would have those rights too. `settings` reads the policies at start-up, and
+`runtime.acceptance` calls `violations` before anything is applied. Every entry is a pattern in which `*` stands for any
+text. A value that no pattern allows is refused; fields without an entry here (resources, node selectors, the gateway's
+own settings) need no permission.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
 from fairlead_operator.api.network_spec import ServiceType
 
 SECRET_LABEL = f"{GROUP}/gateway-secret"
-"""Labelling a Secret with it ("true") makes the Secret available to the LinkGateways of its namespace."""
+"""The label that, with the value "true", makes a Secret available to the LinkGateways of its namespace."""
 IMAGE = re.compile(
     r"(?P<repository>[a-z0-9][a-z0-9._/:-]*?)(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:\w+)?"
 )
 DOCKER_HUB = "docker.io"
 CODE_LOADING_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
-"""Prefixes of variables that make a process run what they name: those of Python (which the images ignore, because they
-start it with -I), the dynamic linker, OpenSSL's modules, character sets, and `webbrowser`."""
+"""Prefixes of variables that can make a process run code that they name: those of Python (which the images ignore,
+because they start it with -I), of the dynamic linker, of OpenSSL's modules, of character sets, and of `webbrowser`."""
 
 
 class PolicyViolation(FairleadError):
-    """What was accepted earlier is not allowed now; the message says why."""
+    """The policy no longer allows what was accepted earlier; the message says why."""
 
     code = "policy_violation"
 
@@ -41,10 +42,10 @@ class PolicyViolation(FairleadError):
 class SecretState(StrEnum):
     LABELLED = "labelled"
     UNLABELLED = "unlabelled"
-    """It exists, but does not have the label."""
+    """The Secret exists, but does not have the label."""
     MISSING = "missing"
     UNREADABLE = "unreadable"
-    """The operator is not allowed to read it, so it does not know whether it exists."""
+    """The operator may not read the Secret, so it does not know whether it exists."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -77,7 +78,7 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
     author."""
 
     def merged(self, other: Policy) -> Policy:
-        """Allows what either of the two allows."""
+        """A policy that allows whatever either of the two allows."""
         both = {
             name: (*getattr(self, name), *getattr(other, name))
             for name in self.__struct_fields__
@@ -102,7 +103,7 @@ class Policies(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown
 
 
 def read_policies(text: str) -> Policies:
-    """Reads the JSON that the operator is started with. Raises ConfigError."""
+    """Reads the policies from the operator's JSON configuration. Raises ConfigError."""
     try:
         return msgspec.json.decode(text, type=Policies)
     except msgspec.DecodeError as e:
@@ -143,7 +144,7 @@ def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secr
 
 
 def secrets_to_read(spec: LinkGatewaySpec, policy: Policy) -> list[str]:
-    """Names of the Secrets that a gateway needs, and of all others whose label must be checked."""
+    """Names of the Secrets that a gateway needs, and of all other Secrets whose label must be checked."""
     needed = _needed_secrets(spec)
     return sorted({*needed, *(name for name in _named_secrets(spec) if not _matches(name, policy.secrets))})
 
@@ -154,7 +155,7 @@ def _needed_secrets(spec: LinkGatewaySpec) -> list[str]:
 
 
 def _named_secrets(spec: LinkGatewaySpec) -> list[str]:
-    """All Secrets that the pods would get something from."""
+    """Names of all Secrets of which the pods would get contents."""
     pod = spec.pod
     names = [*_needed_secrets(spec), *(str(one.get("name", "")) for one in pod.image_pull_secrets)]
     values = [one.value_from for one in pod.env if one.value_from]

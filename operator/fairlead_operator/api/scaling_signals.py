@@ -1,5 +1,5 @@
-"""The part of a LinkGateway's spec about what else than links asks for pods. Pure. Each signal has a rule of the same
-purpose in `autoscaler.rules`."""
+"""The part of a LinkGateway's spec about signals other than links that require pods. Pure. Each signal has a rule in
+`autoscaler.rules`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fairlead_operator.api.field_types import ApiStruct
 PROMETHEUS_URL = (
     r"^https?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?(/[A-Za-z0-9_~:@-][A-Za-z0-9_.~:@-]*)*/?$"
 )
-"""Without a user and a password, which everybody who may read a LinkGateway would see. Without a query, a fragment,
-percent signs and segments that begin with a dot, by which the request would go to another path than the one that the
-policy has allowed."""
+"""The URL must have no user and password, which everyone who may read a LinkGateway would see. It must have no query,
+fragment, percent sign or segment that begins with a dot, with which the request could go to another path than the one
+that the policy allows."""
 
 
 class PrometheusSignal(ApiStruct, frozen=True, kw_only=True):
-    """A number that a Prometheus knows. A query that fails scales nothing."""
+    """A number from Prometheus. While the query fails, it adds no pod, and no pod is removed."""
 
     url: Annotated[
         str,
@@ -36,7 +36,7 @@ class PrometheusSignal(ApiStruct, frozen=True, kw_only=True):
 
 
 class ScalingSignals(ApiStruct, frozen=True, kw_only=True):
-    """What else than links asks for pods. Nothing by default; the greatest of all numbers wins."""
+    """Signals other than links that require pods; none by default. The greatest of all required numbers wins."""
 
     commands_per_pod: (
         Annotated[int, Meta(ge=1, le=1_000_000, description="Commands that may be in flight on each pod.")] | None

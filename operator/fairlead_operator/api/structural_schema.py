@@ -1,4 +1,4 @@
-"""The Structs of this folder as Kubernetes' structural schemas. Pure.
+"""Converts the Structs of this package into Kubernetes' structural schemas. Pure.
 
 `crd` puts them into the CustomResourceDefinitions, and `inputs.installed_crds` compares them with what the API server
 has. A structural schema has no references and no alternatives, so references are inlined and `null` is dropped.
@@ -19,7 +19,9 @@ Schema = dict[str, Any]
 
 
 def schema(struct: type[ApiStruct], *, defaults: bool = True) -> Schema:
-    """`struct` as a structural schema. A status has no defaults: a property that was not written is not known."""
+    """`struct` as a structural schema. The schema of a status has no defaults, because a property that was not written
+    is unknown.
+    """
     (top,), components = msgspec.json.schema_components([struct])
     rules = {one.__name__: found for one, found in (*GATEWAY_RULES.items(), *OPERATION_RULES.items())}
     return _inline(top, components, rules, defaults)
@@ -35,7 +37,7 @@ def _inline(
         return _inline(inner, components, rules, defaults)
 
     node = dict(node)
-    if "anyOf" in node:  # of a field that may be absent: Kubernetes has no null
+    if "anyOf" in node:  # a field that may be absent: a structural schema has no null
         (kept,) = (one for one in node.pop("anyOf") if one != {"type": "null"})
         return inline({**kept, **{k: v for k, v in node.items() if not (k == "default" and v is None)}})
     out: Schema = {"type": "string"} if "enum" in node else {}
@@ -49,7 +51,8 @@ def _inline(
             continue
         if key == "default":
             if defaults:
-                # In full, though {} would be filled with the defaults inside: CEL is evaluated before that.
+                # The default is written in full. {} would be filled with the inner defaults, but CEL is evaluated
+                # before that.
                 out[key] = _without_null(value) if "properties" in out else value
         elif key == "properties":
             out[key] = {name: inline(inner) for name, inner in value.items()}
@@ -58,7 +61,7 @@ def _inline(
         else:
             out[key] = value
     if out.get("x-kubernetes-preserve-unknown-fields"):
-        out.pop("additionalProperties", None)  # the API server refuses both at once
+        out.pop("additionalProperties", None)  # the API server does not accept both
     return out
 
 

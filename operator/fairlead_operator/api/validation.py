@@ -19,12 +19,12 @@ from fairlead_operator.api.pod_spec import Pod, RollingUpdate
 
 
 class ValidationRule(NamedTuple):
-    """An entry of x-kubernetes-validations: what must hold between fields, in CEL."""
+    """An entry of x-kubernetes-validations: a condition on several fields, in CEL."""
 
     rule: str
     message: str
     message_expression: str = ""
-    """CEL that builds the message from the values; `message` is used where it cannot be evaluated."""
+    """CEL that builds the message from the values. `message` is used if it cannot be evaluated."""
 
 
 ADDRESSES = "the Services and the probes use the gateway's default addresses"
@@ -54,15 +54,16 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_LOG_LEVEL": "set logLevel",
     "FAIRLEAD_TRACE_ENDPOINT": "set telemetry.otlpEndpoint",
 }
-"""What `pod.env` must not set, and why or what to set instead: the drain, the scale and the probes depend on it."""
+"""The variables that `pod.env` must not set, each with the reason or with what to set instead. The drain, the scale and
+the probes depend on them."""
 RESERVED_NAMES: Mapping[str, frozenset[str]] = {
     "containers": frozenset({"gateway"}),
     "init_containers": frozenset({"gateway"}),
     "volumes": frozenset({"tokens", "redis"}),
 }
-"""Names of a pod's containers and volumes that the operator uses itself."""
+"""Names of containers and volumes that the operator itself uses in a pod."""
 RESERVED_FOLDER = "/etc/fairlead"
-"""The folder where a pod has its Secrets: nothing else may be mounted there."""
+"""The folder in which a pod has its Secrets; nothing else may be mounted there."""
 
 REPLICAS_IN_ORDER = ValidationRule("self.min <= self.max", "replicas.min must not be greater than replicas.max")
 ONE_REDIS = ValidationRule("has(self.url) != has(self.secretRef)", "redis needs exactly one of url and secretRef")
@@ -78,7 +79,7 @@ ENV_IS_FREE = ValidationRule(
     f"self.env.all(one, !(one.name in {sorted(RESERVED_ENV)}))",
     "pod.env must not set what the operator sets itself; docs/operator.md names the field to set instead",
 )
-_HALF = "(self.acceptRate + 1) / 2"  # of two integers, so this is half of it rounded up
+_HALF = "(self.acceptRate + 1) / 2"  # integer division, so this is half of it, rounded up
 _RATE = f"({_HALF} < self.moves.maxPerSecond ? {_HALF} : self.moves.maxPerSecond)"
 _SECONDS = f"((self.capacity + {_RATE} - 1) / {_RATE} + {FINAL_SECONDS})"
 DRAIN_FITS = ValidationRule(
@@ -97,7 +98,7 @@ GATEWAY_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {
     Pod: (ENV_IS_FREE,),
     LinkGatewaySpec: (DRAIN_FITS,),
 }
-"""For the API server; `faults` checks the same in Python, and a test compares the two."""
+"""The rules for the API server. `faults` checks the same in Python, and a test compares the two."""
 
 
 def read_spec(spec: Mapping[str, Any]) -> LinkGatewaySpec:

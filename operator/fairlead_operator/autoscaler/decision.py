@@ -1,11 +1,11 @@
 """How many pods a fleet should have: `decide(fleet, history, spec, now)` returns the number and the reason. Pure.
 
-The reconciler calls it in every pass. It reads no clock and no cluster: `now` is any clock that only goes forward, and
-the ages of reports are numbers. What must be remembered until the next call is in `Decision.history`.
+The reconciler calls it in every pass. It reads neither a clock nor the cluster: `now` is the time in seconds of any
+monotonic clock. What must be remembered until the next call is in `Decision.history`.
 
-The fleet gets the greatest number that any of the `rules` requires, within `replicas.min` and `replicas.max`. More pods
-are added at once, limited only against a wrong number; `removal_hold` says what forbids to remove one, and `scale_down`
-which ones go.
+The fleet gets the greatest number that any of the `rules` requires, within `replicas.min` and `replicas.max`. Pods are
+added at once, with a limit only to bound the cost of a wrong number. `removal_hold` says what prevents a removal, and
+`scale_down` which pods are removed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
 STEP_LEAST = 4
-"""Within STEP_SECONDS the pods may double, or grow by this many where that is more: it bounds what a wrong number
-costs."""
+"""Within STEP_SECONDS the number of pods may double, or grow by this many if that is more, which bounds the cost of a
+wrong number."""
 PANIC_REJECTS = 30.0
-"""Seconds of refused links after which the limit of a step counts from pass to pass, and no longer over
-STEP_SECONDS."""
+"""Seconds of refused links after which the limit applies to each pass, and no longer to STEP_SECONDS."""
 STALE_SHARE = 0.2
 """Share of the ready pods that may be silent before the numbers are not trusted."""
 
@@ -45,7 +44,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The number of pods that is wanted, before any limit of a step."""
+    """The wanted number of pods, before the limit of a step is applied."""
 
     replicas: int
     winner: str
@@ -70,9 +69,9 @@ class Decision:
     inputs: DecisionInputs
     history: History
     victims: tuple[str, ...] = ()
-    """With DOWN: the pods that should be removed."""
+    """The pods that should be removed if `action` is DOWN."""
     hold: RemovalHold | None = None
-    """What keeps the number of pods from falling; None with DOWN."""
+    """What prevents a removal; None if `action` is DOWN."""
     comparison: tuple[ComparedAutoscaler, ...] = ()
     """What other autoscalers would do; only in the mode DryRun."""
 

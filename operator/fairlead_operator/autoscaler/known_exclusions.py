@@ -1,8 +1,8 @@
-"""Which pods leave new links to others, while Redis cannot be read. Pure.
+"""Remembers which pods leave new links to others while Redis cannot be read. Pure.
 
-Such a pod is unready for Kubernetes, and only its node's row tells it from one that cannot serve. A pass without rows
-goes by those that were read last, for as long as what they said can still hold. Each reconciler has one and asks it in
-every pass.
+Such a pod is unready for Kubernetes, and only its node's row distinguishes it from one that cannot serve. A pass
+without rows uses those that were read last, for as long as they can still be true. Each reconciler has one and asks it
+in every pass.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from fairlead.fleet.directives.exclusion import SETTLE
 from fairlead_operator.autoscaler.observation import FRESH, NodeMetrics
 
 HOLDS = 30.0 + SETTLE
-"""Seconds after the last reading: a node obeys what it was told for at most 30 s if nobody repeats it (the preferred
-revision; a target of a rebalance only until its heartbeats are overdue), and then it takes a moment to be ready."""
+"""Seconds after the last read for which it holds: without renewal, a node follows a directive for at most 30 s (the
+preferred revision; a target of a rebalance only until its heartbeats are overdue), and then takes a moment to become
+ready."""
 
 
 class KnownExclusions:

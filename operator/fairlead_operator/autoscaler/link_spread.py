@@ -1,7 +1,7 @@
 """How the links of a fleet are spread over its pods: whether they are uneven, which pods have too many, and how many
 each should keep. Pure.
 
-`rebalance` asks it in every pass. It looks at one moment and remembers nothing.
+`rebalance` uses it in every pass. It describes one moment and remembers nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.kube.workload_status import pod_count
 
 END_SHARE = 0.5
-"""Share of the threshold below which a rebalance ends: the gap between start and end keeps it from flapping."""
+"""The share of the threshold at which a rebalance ends. The gap between start and end prevents flapping."""
 CHANCE = 3.0
-"""Standard deviations of a Poisson distribution that count as even: a load balancer that chooses at random fills pods
-with a mean of n links unevenly by √n, and moving them would only draw again."""
+"""Standard deviations of a Poisson distribution that count as even. A load balancer that chooses at random spreads a
+mean of n links with a deviation of √n, and moved links would again be spread at random."""
 FULL = 0.95
-"""Share of the capacity from which on a fleet is full: it then refuses links for want of pods, not because of where its
-links are."""
+"""The share of the capacity above which a fleet is full: it then refuses links because it lacks pods, not because its
+links are uneven."""
 TAKER_SHARE = 0.75
-"""Share of what the emptiest pod lacks from which on another one takes new links as it does."""
+"""A pod takes new links if it lacks at least this share of what the emptiest pod lacks."""
 FILL_SECONDS = 20.0
-"""Seconds in which the present pace would move what the takers lack. Within a pass and the heartbeats around it (15 s)
-a taker then gets three quarters of that, so no taker gets more than it lacks."""
+"""Seconds in which the pace would move all links that the takers lack. Within a pass and the heartbeats around it (15
+s) a taker gets three quarters of that, so none gets more than it lacks."""
 LEAST_MOVES = 1.0
 """Moves per second."""
 REACTION = 20.0
@@ -41,7 +41,7 @@ class LinkSpread:
 
     pods: tuple[PodObservation, ...]
     threshold: float
-    """How far the fullest pod may be above the mean, as a share of the mean."""
+    """How far the fullest pod may be above the mean, as a fraction of the mean."""
     least_difference: int
     reserve: int = 0
     """Links that may connect by themselves within REACTION: the pods that take new links must have room for them."""
@@ -88,8 +88,9 @@ class LinkSpread:
         return sum(max(0, pod.links - self.share) for pod in self.pods if pod.name in donors)
 
     def targets(self, donors: frozenset[str], takers: frozenset[str]) -> dict[str, RebalanceTarget]:
-        """Donors go down to the mean; the other pods may be as full as when it ends. Those that are no `takers` leave
-        new links to others when they have their share."""
+        """The target of each pod. Donors shed links down to the mean; the other pods may have as many as when a
+        rebalance ends. Pods that are not `takers` leave new links to others once they have their share.
+        """
         return {
             pod.name: RebalanceTarget(
                 self.share if pod.name in donors else self.near_mean, None if pod.name in takers else self.share
@@ -114,11 +115,11 @@ class LinkSpread:
         return frozenset(names)
 
     def lack(self, pod: PodObservation) -> int:
-        """Links that the pod has less than its share."""
+        """How many links the pod has fewer than its share."""
         return max(0, self.share - pod.links)
 
     def move_limit(self, takers: frozenset[str]) -> float:
-        """Moves per second with which no taker gets more than its share before the next pass has seen it."""
+        """The moves per second at which no taker gets more than its share before the next pass."""
         return max(LEAST_MOVES, sum(self.lack(pod) for pod in self.pods if pod.name in takers) / FILL_SECONDS)
 
     def __str__(self) -> str:
@@ -126,7 +127,7 @@ class LinkSpread:
 
 
 def spread_of(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkSpread:
-    """Over the pods that are ready and stay."""
+    """The spread over the pods that are ready and stay."""
     pods = tuple(pod for pod in fleet.pods if pod.ready and not pod.leaving)
     return LinkSpread(
         pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference, reserve_of(pods, spec)
@@ -134,7 +135,8 @@ def spread_of(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkSpread:
 
 
 def reserve_of(pods: Sequence[PodObservation], spec: LinkGatewaySpec) -> int:
-    """The links of as many of the fullest pods as may fail, as far as one pod can accept them in time: a node tells its
-    agents to spread their first attempts so that one node can accept them."""
+    """The links of as many of the fullest pods as may fail, but no more than one pod can accept in time: a node tells
+    its agents to spread their first attempts so that one node can accept them.
+    """
     fullest = sorted((pod.links for pod in pods), reverse=True)
     return math.ceil(min(sum(fullest[: spec.scaling.failure_tolerance]), spec.accept_rate * REACTION))

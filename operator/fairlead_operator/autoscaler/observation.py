@@ -26,10 +26,10 @@ from fairlead_operator.kube.workload_status import (
 )
 
 FRESH = 15.0
-"""Seconds: three heartbeats of a node. A report may be this old, and a ready pod may take this long to its first
-one."""
+"""The maximum age of a report in seconds, and the time that a ready pod has for its first one: three heartbeats of a
+node."""
 COMMAND_COST = 50
-"""A pod that runs a command is as expensive to remove as one with fifty more idle links."""
+"""The cost of a running command for the removal of its pod, in idle links."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class NodeMetrics:
 
 @dataclass(frozen=True, slots=True)
 class QueriedValue:
-    """What a Prometheus answered; None when the query failed."""
+    """The answer of Prometheus; None if the query failed."""
 
     value: float | None
 
@@ -54,12 +54,12 @@ class PodObservation:
     name: str
     uid: str = ""
     ready: bool = True
-    """It can serve: Kubernetes says that it is ready, or it is unready only because its node leaves new links to
-    others."""
+    """Whether it can serve: Kubernetes says that it is ready, or it is unready only because its node leaves new links
+    to others."""
     ready_for: float = 3600.0
     """Seconds since it was first seen ready."""
     leaving: bool = False
-    """It is terminating."""
+    """Whether it is terminating."""
     age: float = math.inf
     """Seconds since its node's last report, by the clock of Redis."""
     links: int = 0
@@ -73,7 +73,7 @@ class PodObservation:
     memory: float = 0.0
     """Share of its memory limit that it uses, from 0 to 1; 0 without a limit."""
     lag_ms: float = 0.0
-    """How late its event loop runs what is due."""
+    """The lag of its event loop, in ms."""
     left: int = 0
     """Links whose agents have left on purpose since its node started."""
     moved: int = 0
@@ -81,8 +81,8 @@ class PodObservation:
     spare_accept_rate: float = 0.0
     """Links per second that it can accept besides its present work, as its node measured."""
     excluded_by: str = ""
-    """Why its node leaves new links to others, "" if it takes them. It need not be unready for Kubernetes yet, or any
-    more."""
+    """Why its node leaves new links to others; "" if it takes them. The pod's readiness in Kubernetes may lag
+    behind."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
@@ -90,7 +90,7 @@ class PodObservation:
     traffic: Traffic | None = None
     """What it has served since its node started; None if it does not report that."""
     crash: str = ""
-    """How its gateway last ended, when that has been started again since the pod was created."""
+    """How its container last ended, if it was restarted since the pod was created."""
     machine: Machine = UNKNOWN
     """Where it runs."""
 
@@ -124,17 +124,17 @@ class PodObservation:
 
     @property
     def stale(self) -> bool:
-        """It has been ready for long enough to have reported, and has not."""
+        """Whether it has been ready for long enough to have reported, but has not."""
         return not self.fresh and self.ready and self.ready_for > FRESH
 
     @property
     def takes_links(self) -> bool:
-        """Load balancers may send new links to it."""
+        """Whether load balancers may send new links to it."""
         return self.ready and not self.leaving and not self.excluded_by
 
     @property
     def removal_cost(self) -> int:
-        """How much its removal would disturb, in idle links."""
+        """The cost of its removal, in idle links."""
         return self.links + COMMAND_COST * self.commands
 
 
@@ -177,9 +177,10 @@ def observe_fleet(
     machines: Mapping[str, Machine] | None = None,
     excluded: Mapping[str, str] | None = None,
 ) -> FleetObservation:
-    """`nodes` is None when Redis could not be read; `excluded` then says which pods leave new links to others, and why.
-    `ready` is kept between calls. `revision`: the one of the Deployment's template. `machines`: those that could be
-    read, by name."""
+    """`nodes` is None if Redis could not be read; `excluded` then says which pods leave new links to others, and why.
+    The caller keeps `ready` between calls. `revision` is that of the Deployment's template, and `machines` are those
+    that could be read, by name.
+    """
     observed = [_observe_pod(pod, nodes, machines or {}, excluded or {}) for pod in pods if not has_ended(pod)]
     ready_for = ready.seconds([pod.uid for pod in observed if pod.ready], now)
     return FleetObservation(
@@ -213,10 +214,10 @@ def _observe_pod(
     if (row := nodes.rows.get(one.name)) is None:
         return one
     one = one.with_report(row, nodes.now)
-    # A node that cannot serve does not say that it is excluded, and one that has died says nothing.
+    # A node that cannot serve does not report that it is excluded, and one that has died reports nothing.
     return replace(one, ready=one.ready or (one.fresh and one.excluded_by != ""))
 
 
 def restart_of(templated: Object) -> str:
-    """The uid of the last Restart that a pod, or a pod template, comes from; "" without one."""
+    """The uid of the last Restart from which a pod or a pod template results; "" if there is none."""
     return str(((templated.get("metadata") or {}).get("annotations") or {}).get(RESTART_ANNOTATION, ""))

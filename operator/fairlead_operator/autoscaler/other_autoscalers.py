@@ -1,7 +1,7 @@
-"""What other autoscalers would do on the same reports: Kubernetes' HorizontalPodAutoscaler, and KEDA. Pure.
+"""What other autoscalers would do with the same reports: Kubernetes' HorizontalPodAutoscaler, and KEDA. Pure.
 
-In the mode DryRun `decision` puts it beside its own number, for users who compare before they switch. The simulator
-plays the same formulas on modelled fleets.
+In the mode DryRun, `decision` reports it together with its own number, for users who compare before they switch. The
+simulator uses the same formulas for modelled fleets.
 
 Sources: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/, "Algorithm details" and "Default
 Behavior", and https://keda.sh/docs/latest/reference/scaledobject-spec/. The HPA reads a Pods metric with an
@@ -25,7 +25,7 @@ TOLERANCE = 0.1
 DOWN_WINDOW = 300
 """behavior.scaleDown.stabilizationWindowSeconds: the greatest recommendation within it holds."""
 UP_PODS, UP_PERCENT, UP_PERIOD = 4, 100, 15
-"""behavior.scaleUp: the greater of both within 15 s. Downwards, 100 % may go within 15 s, which limits nothing."""
+"""behavior.scaleUp: the greater of the two within 15 s. For scaleDown it is 100 % within 15 s, which is no limit."""
 HPA, KEDA = "hpa", "keda"
 
 

@@ -1,12 +1,12 @@
 """Which pods hold too many links, and how many each should keep: `plan_rebalance`. Pure.
 
-The reconciler calls it in every pass, after the decision, and writes the targets to Redis, where the nodes read them.
-A node with more links than its target tells the idle ones that are the oldest to leave, at the pace of the fleet's
-budget of moves. New pods are filled in this way, because links that are open never move by themselves. Nodes that have
-their share leave their Services meanwhile, so that a link that moves lands on a pod that has few.
+The reconciler calls it in every pass, after the decision, and writes the targets to Redis, where the nodes read them. A
+node with more links than its target asks the agents of its oldest idle links to move, at the pace of the fleet's budget
+of moves. New pods are filled in this way, because links that are open never move by themselves. Nodes that have their
+share become unready meanwhile, so that a link that moves goes to a pod with few links.
 
-A rebalance starts when the fullest pod stays well above the mean, and ends when it is near the mean. It ends as well
-when rounds pass without progress, as they do behind a load balancer that sends each agent to the same pod again.
+A rebalance starts when the fullest pod stays well above the mean, and ends when it is near the mean. It also ends after
+rounds without progress, as behind a load balancer that sends each agent to the same pod again.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.kube.workload_status import pod_count
 
 STEADY = 30.0
-"""Seconds for which the links must have been uneven over the same pods: three passes, in which pods that start together
-all become ready, so that their links move once."""
+"""Seconds for which the links must have been uneven over the same pods: three passes, within which all pods that start
+together become ready, so that links move only once."""
 ROUND = 30.0
-"""Seconds until the effect of moves is judged: an agent is told, connects elsewhere, leaves within 10 s, and both nodes
-report that 5 s later at most."""
+"""Seconds after which the effect of moves is judged: an agent connects elsewhere and leaves within 10 s of being told,
+and both nodes report that within another 5 s."""
 IDLE_ROUNDS = 3
 """Rounds without progress after which a rebalance ends."""
 PROGRESS = 0.1
-"""Share of the moved links that must have left the donors in a round that makes progress. Of two pods behind a load
-balancer that chooses at random, half of the links come back, and the mean of many pods may move as well."""
+"""The share of the moved links that must have left the donors for a round to count as progress. With two pods behind a
+load balancer that chooses at random, half of the links come back, and with many pods the mean may change as well."""
 IN_VAIN = 20
-"""Links that must have come back before the load balancer is to blame. When three of four pods shed links, one link in
-four leaves them behind a load balancer that chooses at random; that none of so many does has a chance of 0.3 %."""
+"""The number of links that must have come back before the load balancer is to blame. If three of four pods shed links
+behind a load balancer that chooses at random, one link in four leaves them; the probability that none of so many does
+is 0.3 %."""
 REFUSAL_MEMORY = 30.0
 """Seconds without a refused link after which pods leave new links to others again."""
 AFTER_REMOVAL = 30.0
-"""Seconds after a decision to remove a pod, until that pod is seen to terminate."""
+"""Seconds from a decision to remove a pod until that pod is seen to terminate."""
 
 
 EVEN_REASON = "the links are spread evenly"
@@ -60,10 +61,10 @@ class RebalanceState(StrEnum):
 
     EVEN = "Even"
     WAITING = "Waiting"
-    """The links are uneven, but not for long enough yet, or something forbids to move them, or nobody knows."""
+    """The links are uneven, but not yet for long enough; or something prevents moves; or the links are unknown."""
     RUNNING = "Running"
     STOPPED = "Stopped"
-    """The last rebalance could not change it."""
+    """The last rebalance could not make the links even."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,13 @@ class RebalancePlan:
 
     state: RebalanceState
     reason: str
-    """A sentence: why links move, or why not."""
+    """Why links move, or why they do not, in words."""
     history: History
-    """With the rebalance's part renewed."""
+    """The history with the new state of the rebalance."""
     targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
     """What each pod's node should do. Empty unless a rebalance runs."""
     to_move: int = 0
-    """Links above the targets."""
+    """Links that the donors have above their targets."""
     move_limit: float = math.inf
     """Moves per second that the receiving pods can take without getting more than their share."""
     started: bool = False
@@ -182,22 +183,25 @@ def _start(spread: LinkSpread, operation: str, history: History, now: float) -> 
 
 
 def _new_round(run: RebalanceRun, spread: LinkSpread, now: float) -> RebalanceRun:
-    """`run` over other pods than before: what was seen of its progress does not count."""
+    """`run` over other pods than before: its progress so far no longer counts."""
     donors = spread.donors(run.donors)
     least = spread.surplus(donors)
     return replace(run, donors=donors, least=least, round_began=now, moved_in_round=0, idle_rounds=0, moved_in_vain=0)
 
 
 def _count(run: RebalanceRun, before: RebalanceHistory, spread: LinkSpread) -> RebalanceRun:
-    """`run` with the links that nodes have moved since the last pass. A counter begins anew with its process."""
+    """`run` with the links that nodes have moved since the last pass. A counter starts at 0 again when its process
+    restarts.
+    """
     then = {one.pod: one.moved for one in before.counters}
     moved = sum(max(0, pod.moved - then.get(pod.name, pod.moved)) for pod in spread.pods)
     return replace(run, moved=run.moved + moved, moved_in_round=run.moved_in_round + moved)
 
 
 def _refuse(spread: LinkSpread, before: RebalanceHistory) -> bool:
-    """Whether a pod that should take new links has refused one since the last pass. Donors do not count: that they
-    are full is why they are relieved."""
+    """Whether a pod that should take new links has refused one since the last pass. Donors do not count: they shed
+    links because they are full.
+    """
     then = {one.pod: one.refused for one in before.counters}
     donors = frozenset() if before.run is None else before.run.donors
     return any(pod.refused > then.get(pod.name, pod.refused) for pod in spread.pods if pod.name not in donors)
@@ -209,7 +213,8 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
     if spread.fullest <= spread.near_mean:
         if all(pod.age <= now - run.began for pod in spread.pods):
             return _end(spread, run, history, now)
-        # Reports from before it began may miss the agents that it was asked for, which came a moment ago.
+        # Reports from before its start may lack the very agents for which it was requested, if they have just
+        # connected.
         kept = replace(history, rebalance=replace(history.rebalance, run=run))
         return RebalancePlan(RebalanceState.RUNNING, f"the pods are yet to report again: {spread}", kept)
     if now - run.round_began >= ROUND:

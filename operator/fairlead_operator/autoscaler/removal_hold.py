@@ -1,12 +1,12 @@
-"""What holds the removal of a pod: the rule that forbids it now, the reason, and until when. Pure.
+"""What prevents the removal of a pod: the rule or the obstacle, the reason, and until when. Pure.
 
-`decision` asks when fewer pods would suffice. Whatever holds a removal has a name of its own (`Hold`), which is a
-reason of the condition RemovalHeld, a label of a metric and a row of docs/operator.md.
+`decision` asks when fewer pods would suffice. Each obstacle has a name (`Hold`), which is a reason of the condition
+RemovalHeld, a label of a metric and a row in docs/operator.md.
 
-How long a pod stays after a fall follows from why it was needed. Agents that left on purpose are gone, so the pod waits
-only as long as it would take to have it back. Links that were lost may all return, so they count for LOST_SECONDS, and
-for HERD_SECONDS where many were lost together: that is an outage, and at its end they return all at once.
-`scaling.windowSeconds` replaces all three by one fixed time.
+How long a pod stays after the links have fallen depends on why they fell. If agents left on purpose, the pod stays only
+as long as a new one would take to start. Links that were lost may return, so they count for LOST_SECONDS, and for
+HERD_SECONDS if many were lost together: that is an outage, after which all return at once. `scaling.windowSeconds`
+replaces all three by one fixed time.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
 FILL_AFTER_REMOVAL = 6 / 7
-"""Share of the target utilisation to which the remaining pods may be filled: with a target of 70 % they are filled to
-60 % at most, so that the pod is not added again at once."""
+"""The share of the target utilisation to which the remaining pods may be filled: with a target of 70 %, to 60 % at
+most, so that the pod is not added again at once."""
 
 
 class Hold(StrEnum):
@@ -54,7 +54,7 @@ class RemovalHold:
     """A member of Hold, or the rule or bound that requires as many pods as there are."""
     reason: str
     seconds: float | None = None
-    """How long it still lasts; None when that is not known."""
+    """How many more seconds it lasts; None if that is unknown."""
 
     @property
     def is_obstacle(self) -> bool:
@@ -63,14 +63,16 @@ class RemovalHold:
 
 
 def removal_hold(snapshot: Snapshot, *, panic: bool, ordered: bool) -> RemovalHold | None:
-    """What forbids the removal of one pod now. `ordered`: the number was given from outside or by replicas.max, so that
-    neither the past nor the links matter."""
+    """What prevents the removal of one pod now. `ordered`: the number was set from outside or by replicas.max, so that
+    neither the past nor the links matter.
+    """
     return _unsettled(snapshot) or (None if ordered else _still_needed(snapshot, panic=panic))
 
 
 def hold_of_next(snapshot: Snapshot, gone: int, *, panic: bool, ordered: bool) -> RemovalHold | None:
-    """What forbids to remove one pod more in the same step as `gone` others. Where the number of pods was given from
-    outside, more than one may go only if the remaining ones are not too full."""
+    """What prevents the removal of one more pod in the same step as `gone` others. If the number of pods was set from
+    outside, more than one may be removed only if the remaining ones are not too full.
+    """
     fleet = replace(snapshot.fleet, replicas=snapshot.fleet.replicas - gone)
     smaller = replace(snapshot, fleet=fleet)
     return _too_full(smaller) if ordered else _still_needed(smaller, panic=panic)
@@ -163,8 +165,9 @@ def _by_demand(snapshot: Snapshot) -> RemovalHold | None:
 
 
 def _by_week(snapshot: Snapshot) -> RemovalHold | None:
-    """Keeps the pods that will be needed within ten minutes if this week is like the last ones: a pod that is removed
-    and created again moves its links twice."""
+    """Keeps the pods that will be needed within ten minutes if this week is like the previous ones: a pod that is
+    removed and created again makes links move twice.
+    """
     at = snapshot.fleet.at
     expected = 0 if at is None else snapshot.history.week.expected(at, LOST_SECONDS)
     if expected == 0 or (pods := _pods(snapshot, expected)) < snapshot.fleet.replicas:
@@ -176,8 +179,9 @@ def _by_week(snapshot: Snapshot) -> RemovalHold | None:
 def _last_need(
     snapshot: Snapshot, maxima: tuple[tuple[float, int], ...], window: float, pods: Callable[[int], int]
 ) -> tuple[int, float] | None:
-    """The most pods that were needed within the window, and for how many seconds they still hold those that there are;
-    None when fewer have sufficed. `maxima` fall with time."""
+    """The most pods that were needed within the window, and for how many more seconds they prevent a removal; None if
+    fewer pods than there are have sufficed. `maxima` fall with time.
+    """
     needed = [(at, need) for at, one in maxima if snapshot.now - at < window and (need := pods(one)) > 0]
     holding = [at for at, need in needed if need >= snapshot.fleet.replicas]
     return (needed[0][1], holding[-1] + window - snapshot.now) if holding else None

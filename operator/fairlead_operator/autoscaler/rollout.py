@@ -1,12 +1,12 @@
-"""Which pods take new links during a rollout: `direct_links` decides whether those of the new revision alone do. Pure.
+"""Which pods take new links during a rollout: `direct_links` decides whether only those of the new revision do. Pure.
 
 A Deployment removes old pods one after the other. An agent that leaves one old pod and connects to another old pod has
-to move again. So as soon as the new pods can take all links, the old pods leave their Services and keep the links that
-they have: each agent then moves once. The reconciler calls `direct_links` in every pass and writes the result to Redis,
+to move again. So as soon as the new pods can take all links, the old pods become unready and keep the links that they
+have: each agent then moves only once. The reconciler calls `direct_links` in every pass and writes the result to Redis,
 where it expires by itself. If the new pods refuse links, the old pods take new links again.
 
-In a rollout in steps (see `rollout_step`) the new pods are few for long. Then those that have their share of the links
-leave new ones to the others as well.
+In a rollout in steps (see `rollout_step`) there are only a few new pods for a long time. Those of them that have their
+share of the links then also leave new links to the others.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class RolloutHistory:
     revision: str = ""
     """The revision that replaces the others."""
     refused: tuple[tuple[str, int], ...] = ()
-    """Links that each of its pods has refused since its start, as last reported."""
+    """Links that each pod of the revision has refused since its start, as last reported."""
     refusing_at: float = -math.inf
-    """When one of them last reported a new refusal."""
+    """When one of these pods last reported a new refusal."""
     directed_since: float | None = None
-    """When new links were first directed to its pods; None while they are not."""
+    """Since when new links are directed to these pods; None while they are not."""
 
     def observe(self, fleet: FleetObservation, now: float) -> RolloutHistory:
         """The history after this observation; a refusal before a pod's first report counts as well."""
@@ -71,12 +71,12 @@ class RolloutHistory:
 
 @dataclass(frozen=True, slots=True)
 class LinkDirection:
-    """Where new links go. `revision` is the one whose pods take all of them, "" while all ready pods do."""
+    """Where new links go. `revision` is the one whose pods take all of them; "" while all ready pods do."""
 
     revision: str
     reason: str
     targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
-    """Its pods that leave new links to the others of them when they have their share, by name."""
+    """Names of the pods of that revision that leave new links to the others once they have their share."""
 
 
 def direct_links(
@@ -88,8 +88,9 @@ def direct_links(
     *,
     paced: bool = False,
 ) -> LinkDirection:
-    """`history` is the one after the observation of `fleet`, `inputs` are the numbers of this pass's decision. `paced`:
-    whether the rollout goes in steps."""
+    """`history` already includes the observation of `fleet`, and `inputs` are the numbers of this pass's decision.
+    `paced`: whether the rollout goes in steps.
+    """
     if not (fleet.rollout or (paced and _is_draining(fleet))):
         return LinkDirection("", "no rollout is in progress")
     if fleet.canary:
@@ -115,9 +116,9 @@ def _direct_to_all(fleet: FleetObservation, inputs: DecisionInputs, spec: LinkGa
 
 
 def _direct_to_some(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkDirection:
-    """To new pods that have less than their share. The emptiest ones take new links however many they get until the
-    next pass: those that cannot have their share by then, and as many as have room for agents that connect by
-    themselves, at least one. Of these, pods that take new links now come first, so that there is one at every moment.
+    """Direct new links to new pods that have less than their share. The emptiest pods take new links without a limit
+    until the next pass: those that cannot reach their share by then, and as many as have room for agents that connect
+    by themselves, but at least one. Pods that already take new links are preferred, so that there is always one.
     """
     new = sorted(new_pods(fleet), key=lambda pod: (not pod.takes_links, pod.links, pod.name))
     if not new:

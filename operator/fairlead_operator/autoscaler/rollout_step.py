@@ -1,8 +1,8 @@
 """How far a rollout may go until the next pass: how many new pods there are, and how many old ones may terminate. Pure.
 
-A Deployment lets all old pods terminate once all new ones are available. The links of a large fleet are more than the
-budget of moves can move while those pods drain. Its rollout goes in steps: `plan_step` says in every pass how far, and
-the rollout executor writes it into the Deployment. A rollout whose links fit into the budget is the Deployment's own.
+A Deployment terminates all old pods once all new ones are available. A large fleet has more links than the budget of
+moves can move while those pods drain, so its rollout goes in steps: `plan_step` says in every pass how far, and the
+rollout executor writes it into the Deployment. If the links fit into the budget, the rollout is left to the Deployment.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, 
 from fairlead_operator.kube.workload_status import pod_count
 
 NEARLY_NONE = 0.05
-"""Share of the links of the fullest old pod that those which terminate may still have when the next one goes, however
-small the budget is: the last agents of a drain run commands, whose end it waits for."""
+"""The next pod may go once those that terminate have at most this share of the fullest old pod's links, however small
+the budget is: a drain waits for its last agents until their commands have ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,9 @@ class RolloutStep:
 
 
 def is_paced(fleet: FleetObservation, spec: LinkGatewaySpec) -> bool:
-    """Whether the fleet has more links than can move within the budget while all its pods drain together. Without a
-    surge there is no new pod that could take the links of the first old one: then the Deployment's own steps count."""
+    """Whether the fleet has more links than the budget can move while all its pods drain together. Without a surge, no
+    new pod could take the links of the first old one, so the Deployment's own steps apply.
+    """
     surge, _ = surge_of(spec.rolling_update, fleet.replicas)
     return surge > 0 and all_links(fleet) > _usual_rate(fleet, spec) * _seconds(spec)
 
@@ -52,8 +53,9 @@ NOT_PACED = RolloutStep(False)
 
 
 def surge_of(update: RollingUpdate, replicas: int) -> tuple[int, int]:
-    """maxSurge and maxUnavailable in pods. Kubernetes rounds the one up and the other down, and takes one pod for
-    unavailable when both are 0."""
+    """maxSurge and maxUnavailable in pods. Kubernetes rounds the former up and the latter down, and uses 1 for
+    maxUnavailable if both are 0.
+    """
     surge = math.ceil(_pods(update.max_surge, replicas))
     unavailable = math.floor(_pods(update.max_unavailable, replicas))
     return surge, unavailable if surge or unavailable else 1
@@ -73,8 +75,9 @@ def plan_step(
     now: float,
     before: RolloutStep,
 ) -> RolloutStep:
-    """The step after `before`. `direction` and `rate`, the moves per second that the budget allows, are those of this
-    pass. While no rollout is in progress, it is the one with which a rollout would begin."""
+    """The step after `before`. `direction` and `rate`, the moves per second of the budget, are those of this pass.
+    While no rollout is in progress, this is the step with which one would begin.
+    """
     if not fleet.readable or (fleet.rollout and not fleet.revision):
         return replace(before, going=0, reason="the links of the pods are not known")
     if not is_paced(fleet, spec):
@@ -130,20 +133,23 @@ def _fullest(pods: list[PodObservation]) -> int:
 
 def _ahead(fleet: FleetObservation, spec: LinkGatewaySpec) -> int:
     """New pods beyond those that replace old ones: as many as the budget fills while one pod drains. So there is always
-    one with room for those that move, and the next ones start meanwhile."""
+    a pod with room for agents that move, while the next ones start.
+    """
     return math.ceil(_usual_rate(fleet, spec) * spec.drain_seconds / share_of(fleet))
 
 
 def _filled(fleet: FleetObservation) -> int:
-    """New pods that have their share of the links, or will have it when the present drains are over. They are more than
-    those that replace old ones, because agents that connect by themselves land on new pods as well."""
+    """New pods that have their share of the links, or will have it once the present drains are over. There are more of
+    them than have replaced old ones, because agents that connect by themselves go to new pods as well.
+    """
     present = sum(pod.links for pod in fleet.fresh_pods if pod.leaving or pod.revision == fleet.revision)
     return math.ceil(present / share_of(fleet))
 
 
 def _usual_rate(fleet: FleetObservation, spec: LinkGatewaySpec) -> float:
-    """Moves per second when the pods do nothing but accept links. What they measure changes from pass to pass, and a
-    rollout must not begin in steps and go on without them."""
+    """Moves per second if the pods did nothing but accept links. The measured rate changes from pass to pass, and a
+    rollout that begins in steps must not continue without them.
+    """
     return min(spec.moves.max_per_second, RECEIVED_SHARE * spec.accept_rate * fleet.replicas)
 
 

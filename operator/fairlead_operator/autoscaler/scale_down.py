@@ -1,8 +1,8 @@
 """Which pods are removed in one step, and the deletion costs that make Kubernetes choose them. Pure.
 
-`decision` asks when nothing holds the removal of one pod (see `removal_hold`). In a small fleet one pod goes at a time.
-In a large one that would take hours to follow a day's wave, so more go together, as far as the others have room for
-their links and the budget of moves empties them in time.
+`decision` asks when nothing holds the removal of one pod (see `removal_hold`). In a small fleet, one pod is removed at
+a time. In a large one it would take hours to follow the daily cycle in this way, so several are removed together, as
+far as the others have room for their links and the budget of moves can empty them in time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
 STEP_SHARE = 0.05
-"""Share of the pods that may go in one step; one pod may always go. The links of the others then grow by less than the
-difference from which on a rebalance starts, and a wrong number costs no more than that."""
+"""The share of the pods that may be removed in one step; one pod always may. The links of the others then grow by less
+than the difference at which a rebalance starts, and the cost of a wrong number is bounded."""
 
 CLOSED_COST = 1_000_000_000
-"""How much less the removal of a pod on a closed machine costs: more than the links and commands of any pod amount to,
-and within what Kubernetes accepts (32 bits)."""
+"""By how much the deletion cost of a pod on a closed machine is lower. It exceeds the cost of any pod's links and
+commands, and is within what Kubernetes accepts (32 bits)."""
 VICTIM_COST = -1
-"""Below that of a pod without a cost, which counts as 0."""
+"""The cost of a chosen pod, which is below that of a pod without a cost (0)."""
 
 Criterion = tuple[Callable[[PodObservation], int], Callable[[PodObservation], str]]
 """The weight of a pod, and the reason to give for it: of several pods, those of the greatest weight go first."""
@@ -47,7 +47,7 @@ class RemovalStep:
 
     victims: tuple[Victim, ...]
     bound: str
-    """Why no more go in this step; "" in a fleet that is so small that one pod goes at a time."""
+    """Why no more pods are removed in this step; "" in a fleet that is so small that one is removed at a time."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -64,8 +64,9 @@ class RemovalStep:
 
 
 def removal_step(snapshot: Snapshot, least: int, *, panic: bool, ordered: bool) -> RemovalStep:
-    """The pods to remove now, at least one and so many that `least` pods or more are left. `panic` and `ordered` are
-    those of `removal_hold`, which holds none of them."""
+    """The pods to remove now: at least one, and so many that at least `least` pods are left. `panic` and `ordered` are
+    those of `removal_hold`, which must not hold the first of them.
+    """
     fleet, spec = snapshot.fleet, snapshot.spec
     most = int(fleet.replicas * STEP_SHARE)
     victims = [choose_victim(fleet)]
@@ -84,7 +85,7 @@ def removal_step(snapshot: Snapshot, least: int, *, panic: bool, ordered: bool) 
 
 
 def _why_no_more(snapshot: Snapshot, victims: list[Victim], least: int, *, panic: bool, ordered: bool) -> str:
-    """Why the fleet without `victims` cannot do with one pod less, "" if it can."""
+    """Why one more pod cannot be removed in addition to `victims`; "" if it can."""
     left = snapshot.fleet.replicas - len(victims)
     if left <= least:
         return f"{pod_count(least)} must be left"
@@ -93,8 +94,9 @@ def _why_no_more(snapshot: Snapshot, victims: list[Victim], least: int, *, panic
 
 
 def _over_budget(fleet: FleetObservation, spec: LinkGatewaySpec, names: Collection[str]) -> str:
-    """Why the pods of these names cannot go together, "" if the others take their links in time: before the next step,
-    and before the last part of their drains, in which they no longer wait for the budget."""
+    """Why the pods of these names cannot be removed together; "" if the others can take their links in time, which is
+    before the next step and before the last part of the drains, which no longer waits for the budget.
+    """
     seconds = min(spec.scaling.step_down_seconds, spec.drain_seconds - FINAL_SECONDS)
     staying = replace(fleet, pods=tuple(pod for pod in fleet.pods if pod.name not in names))
     rate = fleet_move_rate(staying, spec.moves)
@@ -104,8 +106,10 @@ def _over_budget(fleet: FleetObservation, spec: LinkGatewaySpec, names: Collecti
 
 
 def choose_victim(fleet: FleetObservation) -> Victim:
-    """The ready pod to remove: on a closed machine, of an old revision, of the zone and then of the machine with the
-    most pods, with the fewest links. Each of these counts only among the pods that are equal by those before it."""
+    """The ready pod to remove. The criteria, each of which decides only among pods that are equal by the previous ones:
+    it is on a closed machine; it is of an old revision; its zone has the most pods; its machine has the most pods; its
+    removal disturbs the least.
+    """
     staying = [pod for pod in fleet.pods if pod.ready and not pod.leaving]
     zones = Counter(pod.zone for pod in staying) if all(pod.zone for pod in staying) else Counter[str]()
     machines = Counter(pod.machine.name for pod in staying)
@@ -138,8 +142,9 @@ def choose_victim(fleet: FleetObservation) -> Victim:
 
 
 def deletion_costs(fleet: FleetObservation) -> dict[str, int]:
-    """Deletion cost of each pod in the mode External, where somebody else decides how many go: Kubernetes removes those
-    of the least cost first, which are pods on closed machines."""
+    """The deletion cost of each pod in the mode External, in which somebody else decides how many are removed:
+    Kubernetes first removes those of the lowest cost, which are pods on closed machines.
+    """
     return {pod.name: pod.removal_cost - CLOSED_COST * (pod.machine.closed != "") for pod in fleet.pods}
 
 
@@ -147,8 +152,9 @@ def removal_costs(written: Mapping[str, int], victims: Collection[str]) -> dict[
     """The deletion costs to write so that Kubernetes removes exactly `victims`. `written` has the cost of each pod, 0
     for those without one.
 
-    A victim gets a cost below 0. Any other pod has 0 or more, so nothing is written for it unless an earlier choice or
-    a closed machine has left it less: a removal costs as many writes as it has victims, however large the fleet is.
+    A victim gets a cost below 0. Every other pod must have 0 or more, so a cost is written for it only if an earlier
+    choice or a closed machine has left it a lower one. So a removal takes as many writes as it has victims, however
+    large the fleet is.
     """
     asked = {name: VICTIM_COST if name in victims else max(0, cost) for name, cost in written.items()}
     return {name: cost for name, cost in asked.items() if cost != written[name]}

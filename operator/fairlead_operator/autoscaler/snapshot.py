@@ -1,4 +1,4 @@
-"""Everything that a scaling decision may look at. Pure."""
+"""Everything on which a scaling decision may depend. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 LEAD_MARGIN = 10.0
-"""Seconds on top of the measured start of a pod: one pass until its need is noticed, and one until it counts."""
+"""Seconds in addition to the measured start of a pod: one pass until the need is noticed, and one until the pod
+counts."""
 LEAD_MOST = 300.0
-"""Seconds: a pod that waited an hour for a place says nothing about how far to look ahead."""
+"""The maximum lead time in seconds: a pod that waited an hour for a machine does not tell how far to look ahead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A fleet as it is observed now, the numbers derived from it, what is remembered of it, and what is asked for."""
+    """A fleet as it is observed now, the numbers derived from it, what is remembered about it, and its spec."""
 
     fleet: FleetObservation
     inputs: DecisionInputs

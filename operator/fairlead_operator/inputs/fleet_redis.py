@@ -1,7 +1,7 @@
-"""The fleet's Redis as a LinkGateway names it: its URL, the nodes' rows in it, and what the operator tells the nodes.
+"""The Redis of a fleet: its URL, the nodes' rows in it, and what the operator writes for the nodes.
 
-Each reconciler has one and reads it in every pass, before it writes anything. What is missing or cannot be reached
-becomes the condition RedisReachable, and the pass goes on without the rows.
+Each reconciler has one and reads it in every pass, before it writes anything. Problems are reported in the condition
+RedisReachable, and the pass continues without the rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FleetRedis:
         except BusUnavailable as e:
             conditions.set("RedisReachable", False, "Unreachable", e.message)
         except ConfigError:
-            # Not the message of the error: it may quote the user and password that the URL contains.
+            # The error's own message is not used, because it may quote the user and password in the URL.
             message = "the Redis URL is invalid: expected redis://host:6379 or rediss://host:6379"
             conditions.set("RedisReachable", False, "Unusable", message)
         except FairleadError as e:
@@ -75,11 +75,11 @@ class FleetRedis:
         await self._call(lambda store: PreferredRevisions(store).write(revision))
 
     async def write_rebalance(self, targets: Mapping[str, RebalanceTarget]) -> None:
-        """Writes what each node should do; none ends the rebalance. Raises BusUnavailable."""
+        """Writes the target of each node; no targets end the rebalance. Raises BusUnavailable."""
         await self._call(lambda store: RebalanceTargets(store).write(targets))
 
     async def write_disconnect(self, wanted: Disconnect) -> None:
-        """Tells the nodes whose links they should close, for half a minute. Raises BusUnavailable."""
+        """Tells the nodes whose links they should close; this expires after half a minute. Raises BusUnavailable."""
         await self._call(lambda store: Disconnects(store).write(wanted))
 
     async def withdraw_disconnect(self) -> None:
@@ -116,7 +116,7 @@ class FleetRedis:
         except TimeoutError as e:
             message = f"Redis at {self._reader.address} did not answer within {CALL_TIMEOUT:g} s"
             raise BusUnavailable(message) from e
-        except StoreError as e:  # a key of another type, or a reply of another shape: nothing that a pass should end by
+        except StoreError as e:  # a key of another type, or a reply of another shape: that must not end the pass
             raise BusUnavailable(f"Redis at {self._reader.address}: {e.message}") from e
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:
@@ -138,7 +138,7 @@ async def _write_history(store: Pipeliner, document: bytes) -> None:
 
 
 def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
-    """The URL of Redis, with the CA certificates in it, where the client of `fairlead.store` reads them."""
+    """The URL of Redis, including the CA certificates, which the client of `fairlead.store` reads from it."""
     redis = spec.redis
     if redis.secret_ref is None:
         url = redis.url or ""

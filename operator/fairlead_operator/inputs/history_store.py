@@ -1,7 +1,7 @@
 """Keeps the autoscaler's history of one fleet in memory and in the fleet's Redis, so that the next leader continues it.
 
-Each reconciler has one. Its first pass with Redis reads what the last leader wrote, and every pass writes. What cannot
-be read is logged and never stops a pass: this leader then watches the fleet for a window of its own.
+Each reconciler has one. Its first pass with Redis reads what the last leader wrote, and every pass writes. A history
+that cannot be used is logged and never stops a pass: this leader then watches the fleet for a whole window itself.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class HistoryStore:
         self._owner = owner
         self.history = History()
         self._ahead = 0.0
-        """Seconds by which the clock of the history, which the leaders hand on, is ahead of this process's."""
+        """Seconds by which the history's clock, which one leader passes on to the next, is ahead of this process's
+        clock."""
         self._looked_up = False
 
     async def begin_pass(self, nodes: NodeMetrics | None, most: int, now: float) -> float:
-        """`now` by the clock of the history. `nodes` are those of this pass, None if Redis cannot be read; `most` is
-        the number of links for which the spec has room."""
+        """Returns `now` by the history's clock. `nodes` are those of this pass, None if Redis cannot be read; `most` is
+        the greatest number of links that the spec allows.
+        """
         if nodes is not None and not self._looked_up:
             try:
                 found = await self._redis.read_history(MOST_BYTES + 1)

@@ -1,8 +1,8 @@
-"""Looks up the IngressClass that a LinkGateway names. When it is missing, Kubernetes reports nothing.
+"""Looks up the IngressClass that a LinkGateway names, because Kubernetes does not report a missing one.
 
-IngressClasses belong to no namespace, so an operator that is installed for some namespaces is usually not allowed to
-read them. Who installed it decided that nobody looks; a condition that is Unknown for ever would only look like a
-problem.
+IngressClasses are not namespaced, so an operator that is installed for some namespaces is usually not allowed to read
+them. That was decided at its installation, and a condition that is always Unknown would only look like a problem, so
+none is set.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Notices when the CRDs in the cluster are older than this operator: the API server then drops what they do not know.
 
-Helm never changes an installed CRD. Where nobody has upgraded it, a new field of a LinkGateway is gone before the
-operator sees it, without an error: a template that is meant for a canary goes to all pods if `spec.rollout.canary` is
-not known. The operator compares its own fields with the schemas that the API server publishes, for which it needs no
-right. Each reconciler has one and calls it in every pass.
+Helm never changes an installed CRD. If nobody has upgraded it, a new field of a LinkGateway is dropped without an error
+before the operator sees it: a template that is meant for a canary goes to all pods if `spec.rollout.canary` is unknown.
+The operator compares its own fields with the schemas that the API server publishes, for which it needs no RBAC rule.
+Each reconciler has one and calls it in every pass.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 CHECK_PERIOD = 300.0
 """Seconds between two checks: a CRD changes a few times in a year."""
 RECHECK_PERIOD = 30.0
-"""Seconds until the next check after one that found a field missing. What the API server publishes may be older than
-its CRDs for some seconds, so only what two checks have found is reported."""
+"""Seconds until the next check after one that found a field missing. The published schemas may be some seconds older
+than the CRDs, so only what two checks have found is reported."""
 NAMED_FIELDS = 5
-"""Missing fields that the message names."""
+"""The maximum number of missing fields that the message names."""
 FIELDS: Mapping[str, Schema] = {
     gateway_spec.KIND: {"properties": {"spec": schema(LinkGatewaySpec), "status": schema(LinkGatewayStatus)}},
     link_operation.KIND: {"properties": {"spec": schema(LinkOperationSpec), "status": schema(LinkOperationStatus)}},
@@ -41,9 +41,9 @@ class InstalledCrds:
         self._cluster = cluster
         self._due = -math.inf
         self._found: tuple[str, ...] = ()
-        """Fields that the last check has missed."""
+        """Fields that the last check found missing."""
         self._missing: tuple[str, ...] | None = None
-        """Fields that are known to be missing; None while that is not known."""
+        """Fields that are known to be missing; None while that is unknown."""
 
     async def check(self, conditions: Conditions, now: float) -> None:
         """Sets CrdsUpToDate, once it is known. `now` is a clock in seconds that only goes forward."""
@@ -79,7 +79,7 @@ class InstalledCrds:
 
 
 def missing_fields(own: Schema, served: Mapping[str, object], path: str = "") -> Iterator[str]:
-    """Paths of the fields that `own` has and `served` does not; of a missing object, only its own path."""
+    """Paths of the fields that `own` has and `served` does not. For a missing object this is only its own path."""
     if served.get("x-kubernetes-preserve-unknown-fields"):
         return
     fields = served.get("properties")

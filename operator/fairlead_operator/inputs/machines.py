@@ -1,8 +1,8 @@
 """Reads the machines on which a fleet's pods run: their zones, and which of them are about to be emptied.
 
-Each reconciler has one and calls it in every pass. It gets each machine by its name, so that the cost follows the size
-of the fleet and not that of the cluster, and the right to get Nodes is enough. Without that right, which a chart value
-grants, the fleet is scaled all the same; the condition NodesReadable says what is missing.
+Each reconciler has one and calls it in every pass. It gets each Node by its name, so that the cost depends on the size
+of the fleet and not of the cluster, and the right to get Nodes is enough. Without that right, which a chart value
+grants, the fleet is scaled as well, and the condition NodesReadable says what is missing.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from fairlead_operator.kube.machine import Machine, missing_machine, read_machin
 from fairlead_operator.kube.objects import Object
 
 REREAD_AFTER = 30.0
-"""Seconds: a removal every `stepDownSeconds` (120 by default) needs nothing more recent, and zones never change."""
+"""Seconds until a machine is read again: a removal every `stepDownSeconds` (120 by default) needs nothing more recent,
+and zones never change."""
 READS_PER_PASS = 100
-"""Machines that one pass reads, the longest unread first: the API server has other callers."""
+"""The maximum number of machines that one pass reads, those read longest ago first: the API server has other
+clients."""
 PARALLEL_READS = 10
 
 
@@ -39,7 +41,7 @@ class MachineReader:
         due = sorted(name for name in names if now - self._read_at.get(name, -math.inf) >= REREAD_AFTER)
         due = sorted(due, key=lambda name: self._read_at.get(name, -math.inf))[:READS_PER_PASS]
         try:
-            await self._get(due[:1], now)  # alone: whether it is allowed is the same for all
+            await self._get(due[:1], now)  # one first: if it is forbidden, all are
             for first in range(1, len(due), PARALLEL_READS):
                 await self._get(due[first : first + PARALLEL_READS], now)
         except AccessDenied as e:

@@ -1,8 +1,8 @@
-"""Reads what the nodes of one fleet last reported of themselves from their Redis.
+"""Reads from Redis what the nodes of one fleet last reported.
 
 Used by `fleet_redis`. It reads the rows with the gateway's own code, so that keys and fields are defined once. It gives
-up within seconds, because the next pass is ten seconds away. Whoever may create a LinkGateway chooses the server, so
-neither the size nor the number of its replies may cost the operator more than the bounds here.
+up within seconds, because the next pass follows in ten. The author of a LinkGateway chooses the server, so the size and
+the number of its replies are bounded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ CONNECT_TIMEOUT = 2.0
 READ_TIMEOUT = 8.0
 """Seconds for all rows."""
 READ_BYTES = 8 << 20
-"""Limit of all replies of one read. A row has some 600 bytes, so this is enough for more than 10,000 nodes."""
+"""The maximum size of all replies of one read, in bytes. A row has some 600 bytes, so this is enough for more than
+10,000 nodes."""
 
 
 class NodeMetricsReader:
@@ -31,12 +32,14 @@ class NodeMetricsReader:
         self.url = url
         self._limit = ReplyLimit(READ_BYTES)
         self.store = Pipeliner(url, client_name="fairlead-operator", allowance=self._limit)
-        """For what the operator writes: usable once `read` has succeeded."""
+        """The client for what the operator writes; usable once `read` has succeeded."""
         self.address = self.store.address
         self._started = False
 
     async def read(self) -> NodeMetrics:
-        """Raises BusUnavailable after a second try: a moment without an answer is not yet an outage."""
+        """Returns the rows of all nodes. Raises BusUnavailable after a second attempt, because a brief interruption is
+        not an outage.
+        """
         if not self._started:
             self.store.start()
             self._started = True

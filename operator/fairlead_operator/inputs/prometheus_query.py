@@ -1,8 +1,8 @@
-"""Asks a Prometheus for the value of `scaling.signals.prometheus`: one instant query in each pass.
+"""Queries Prometheus for the value of `scaling.signals.prometheus`: one instant query in each pass.
 
-Each reconciler has one. Whoever may create a LinkGateway chooses the server, as far as the policy allows it: so the
-request has a deadline and follows no redirect, the answer has a bound, and nothing of it but a number is ever shown.
-A query that fails changes no number of pods; the condition PrometheusQueried says why it failed.
+Each reconciler has one. The author of a LinkGateway chooses the server, within the policy. Therefore the request has a
+deadline and follows no redirect, the size of the answer is bounded, and nothing but its number is ever shown. While a
+query fails, no pod is added for it and none is removed; the condition PrometheusQueried says why it failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fairlead_operator.api.scaling_signals import PrometheusSignal
 from fairlead_operator.autoscaler.observation import QueriedValue
 
 ANSWER_BYTES = 64 << 10
-"""An answer with one sample has some 200 bytes, and its labels may have some thousand."""
+"""The maximum size of an answer in bytes. One with a single sample has some 200, and its labels may have some
+thousand."""
 
 
 class _Sample(msgspec.Struct, frozen=True):
@@ -40,7 +41,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class QueryFailed(Exception):
-    """The message says what was wrong, as the rest of a sentence."""
+    """A query failed. The message completes the sentence that begins with the URL."""
 
 
 class PrometheusQuery:

@@ -1,8 +1,9 @@
-"""The Secrets that a LinkGateway names: read once in every pass, checked, and handed to whatever needs their contents.
+"""The Secrets that a LinkGateway names: they are read once in every pass, checked, and passed to whatever needs their
+contents.
 
-The reconciler reports problems by the condition SecretsFound, and `fleet_redis` takes the URL of Redis from them. Their
-contents are never reported. The pod template carries a checksum of them, so that a Secret that changes replaces the
-pods. The checksum is slow on purpose: anyone who may read a pod could otherwise use it to guess passwords.
+The reconciler reports problems in the condition SecretsFound, and `fleet_redis` takes the URL of Redis from them. Their
+contents are never reported. The pod template has a checksum of them, so that the pods are replaced when a Secret
+changes. Computing the checksum is slow on purpose: otherwise anyone who may read a pod could use it to guess passwords.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ class UnusableSecret(ConfigError):
 
 
 def secret_reason(error: FairleadError) -> str:
-    """The reason of a condition. A refusal does not say whether the Secret exists: RBAC is checked before the
-    lookup."""
+    """The reason for the condition. A refusal does not tell whether the Secret exists, because RBAC is checked before
+    the lookup.
+    """
     if isinstance(error, AccessDenied):
         return "Unreadable"
     return "Unusable" if isinstance(error, UnusableSecret) else "NotFound"
@@ -41,7 +43,7 @@ def secret_reason(error: FairleadError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """The Secrets of one pass, by name: the object, None when it does not exist, or why it could not be read."""
+    """The Secrets of one pass, by name: the object, None if it does not exist, or the error if it could not be read."""
 
     namespace: str
     found: Mapping[str, Object | AccessDenied | None]
@@ -111,7 +113,9 @@ class SecretReader:
         return Secrets(self._namespace, found)
 
     def checksum(self, spec: LinkGatewaySpec, secrets: Secrets) -> str:
-        """A checksum of what a pod reads at its start; "" if not all of it is known, which must not replace a pod."""
+        """A checksum of what a pod reads at its start; "" if not all of it is known, because that must not replace the
+        pods.
+        """
         ref = spec.tokens.secret_ref
         wanted = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
         wanted += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]

@@ -1,9 +1,10 @@
-"""The Kubernetes API as the operator uses it: plain objects in and out, every write fenced, every error translated.
+"""The Kubernetes API as the operator uses it: objects are plain dicts, every write is fenced, and every error is
+translated.
 
 Everything that reads or writes the cluster goes through it. The client library provides the connection and the
 credentials. Objects stay dicts, because server-side apply must send exactly the operator's own fields, and a model
-would add others. Each write asks the fence first, so that a replica whose lease has ended writes nothing, and no call
-lasts longer than the lease could take to pass to another replica.
+would add others. Each write first asks the fence, so that a replica whose lease has ended writes nothing, and every
+call ends before another replica can hold the lease.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from fairlead_operator.kube.errors import (
 from fairlead_operator.kube.objects import Object, path
 
 CALL_TIMEOUT = 4.0
-"""Seconds for one call. The leader trusts its lease of 13 s for 8 s, so a write that it sends at the last moment has
-succeeded or failed before another replica may hold the lease."""
+"""Seconds for one call. The leader relies on its lease of 13 s for only 8 s, so a write that it sends at the last
+moment has succeeded or failed before another replica can hold the lease."""
 FIELD_MANAGER = "fairlead-operator"
 APPLY_PATCH = "application/apply-patch+yaml"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
@@ -81,8 +82,9 @@ class Cluster:
         return list((await self._call("GET", path(kind, namespace), query=query))["items"])
 
     async def schemas(self, group: str, version: str) -> dict[str, Object]:
-        """The schemas of a group's custom resources by kind. The API server publishes them for every user that it
-        knows, so no right is needed; a change of a CRD is seen after some seconds."""
+        """The schemas of a group's custom resources, by kind. The API server publishes them to every authenticated
+        user, so no RBAC rule is needed. A change of a CRD appears after some seconds.
+        """
         found = await self._call("GET", f"/openapi/v3/apis/{group}/{version}")
         return {
             one["kind"]: schema
@@ -92,7 +94,7 @@ class Cluster:
         }
 
     async def apply(self, body: Object, manager: str = FIELD_MANAGER) -> Object:
-        """Server-side apply: the fields in `body` get these values, and the fields of others stay."""
+        """Server-side apply: sets the fields in `body`, and leaves the fields of other managers unchanged."""
         meta = body["metadata"]
         where = path(body["kind"], meta.get("namespace", ""), meta["name"])
         query = {"fieldManager": manager, "force": "true"}
@@ -113,7 +115,7 @@ class Cluster:
         await self._write("DELETE", path(kind, namespace, name), body, "application/json", {})
 
     async def evict(self, namespace: str, name: str, uid: str) -> None:
-        """Deletes a pod unless a disruption budget forbids it; then it raises EvictionBlocked."""
+        """Evicts a pod. Raises EvictionBlocked if a disruption budget does not allow it."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -169,7 +171,7 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
         server_message, reason, named, causes = "", "", False, []
     message = server_message or text[:200].decode(errors="replace") or f"{method} {where} answered {status}"
     if status == 404:
-        # For a kind that does not exist, the answer is a plain page, or a Status that names no object.
+        # For a kind that does not exist, the answer is plain text, or a Status that names no object.
         return NotFound(message) if named else KindNotFound(message)
     if status in (401, 403):
         return AccessDenied(message)
@@ -178,7 +180,8 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
     if status == 429 and "DisruptionBudget" in causes:
         return EvictionBlocked(message)
     if status in (400, 422) or (status == 500 and applying and not reason):
-        # Server-side apply answers 500 without a reason to what it cannot decode, such as a wrong quantity.
+        # Server-side apply answers 500 without a reason if it cannot decode the body, for example because of an invalid
+        # quantity.
         return InvalidObject(message, status=status)
     if status == 429 or status >= 500:
         return ApiServerUnavailable(f"the API server answered {status}: {message}")

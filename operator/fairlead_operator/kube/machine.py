@@ -13,7 +13,7 @@ from fairlead_operator.kube.objects import Object
 ZONE_LABEL = "topology.kubernetes.io/zone"
 """Label of a machine. Kubernetes 1.35 copies it to the pods that it schedules there (KEP-4742)."""
 REMOVAL_TAINTS = ("ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted")
-"""What the Cluster Autoscaler and Karpenter put on a machine that they are about to empty and remove."""
+"""The taints that the Cluster Autoscaler and Karpenter put on a machine that they are about to empty and remove."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def read_machine(node: Object) -> Machine:
 
 
 def missing_machine(name: str) -> Machine:
-    """One whose Node does not exist any more: its pods are about to be deleted."""
+    """A machine whose Node no longer exists, so that its pods are about to be deleted."""
     return Machine(name, closed="gone")
 
 

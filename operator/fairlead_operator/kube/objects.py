@@ -1,7 +1,7 @@
 """Objects of the Kubernetes API as plain dicts, references to them, and the URL path of each kind. Pure.
 
-They are dicts and no models: server-side apply must send exactly the operator's own fields, and a model would add
-others.
+They are dicts and not models, because server-side apply must send exactly the operator's own fields, and a model would
+add others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """Identifies one object of a namespace; a later object of the same name has another uid."""
+    """Identifies one object in a namespace; a later object of the same name has another uid."""
 
     kind: str
     name: str

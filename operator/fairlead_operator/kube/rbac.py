@@ -1,8 +1,8 @@
-"""What the operator may do in the cluster, and nothing more: a test compares the chart's Roles with these tables.
+"""The rights of the operator in the cluster. A test checks that the chart's Roles contain exactly these.
 
 Each entry has an API group, resources and verbs. NAMESPACED is needed in each namespace with LinkGateways, LEASE in the
-operator's own. NODES and INGRESS_CLASSES cannot be granted in a namespace, and the operator works without them: the
-condition NodesReadable then says what it cannot tell, and IngressClassFound is not set.
+operator's own. NODES and INGRESS_CLASSES cannot be granted by a Role, and the operator works without them: the
+condition NodesReadable then says what is unknown, and IngressClassFound is not set.
 """
 
 from __future__ import annotations

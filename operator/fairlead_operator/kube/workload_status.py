@@ -1,7 +1,7 @@
 """Reads the status of Deployments and Pods: what is ready, what is rolling out, and why a pod does not run. Pure.
 
-Called by the autoscaler's observation and for the condition PodsRunning. Times are counted from when this operator
-first saw a pod in a state: it never compares the wall clocks of two machines.
+Called by the autoscaler's observation and for the condition PodsRunning. Durations are measured from when this operator
+first saw a pod in a state, so that the wall clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from fairlead_operator.kube.objects import Object
 
 REVISION_LABEL = "pod-template-hash"
-"""Label of ReplicaSets and their pods: what distinguishes the pods of one template from those of another."""
+"""The label of ReplicaSets and their pods that distinguishes the pods of one template from those of another."""
 REVISION_NUMBER = "deployment.kubernetes.io/revision"
 """Annotation of a Deployment and of its ReplicaSets: the current ReplicaSet has the Deployment's number."""
 CONTAINER_STARTING = ("ContainerCreating", "PodInitializing")
-"""Waiting reasons of a container that is being started and has no problem."""
+"""Waiting reasons of a container that is starting without a problem."""
 START_TIMEOUT = 10.0
 """Seconds after which a container that is still being started is reported. One whose image is present starts within two
 seconds; what takes longer (an image to pull; a missing volume, Secret or ConfigMap) is what a reader wants to know."""
@@ -36,9 +36,10 @@ class FirstSeen:
 
 
 class RolloutWatch:
-    """Tells whether a Deployment is rolling out. Its status says so only when its controller has seen the last change;
-    until then a changed template is a rollout that is about to begin. Another change, of the scale or of a limit, is
-    none."""
+    """Tells whether a Deployment is rolling out. Its status shows that only after its controller has seen the last
+    change; until then, a changed template counts as a rollout that is about to begin. A change of the scale or of a
+    limit does not.
+    """
 
     def __init__(self) -> None:
         self._template: Object | None = None
@@ -88,7 +89,7 @@ def revision_of(labelled: Object) -> str:
 
 
 def has_ended(pod: Object) -> bool:
-    """Whether it was evicted or has failed, and is kept only so that someone can look at it."""
+    """Whether the pod was evicted or has failed, and is kept only for inspection."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
@@ -123,8 +124,9 @@ def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, st
 
 
 def slow_start(pods: Sequence[Object], starting: FirstSeen, now: float) -> tuple[str, str] | None:
-    """Reason and message of the first pod whose container has been starting for long, or None. `starting` is kept
-    between calls."""
+    """Reason and message of the first pod whose container has been starting for a long time, or None. The caller keeps
+    `starting` between calls.
+    """
     waiting = {
         pod["metadata"]["uid"]: (pod["metadata"]["name"], reason)
         for pod in _by_name(pods)

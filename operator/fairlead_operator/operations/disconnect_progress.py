@@ -1,4 +1,4 @@
-"""How far the nodes of a fleet are with a Disconnect, and which of them are not through. Pure.
+"""How far the nodes of a fleet are with a Disconnect, and which of them have not finished. Pure.
 
 The runtime reads the nodes' reports from Redis and calls `disconnect_progress` in every pass; `step` decides by the
 result whether the operation is complete.
@@ -18,14 +18,14 @@ class DisconnectProgress:
     operation: str
     """The uid of the LinkOperation."""
     total: int
-    """Links that were there when it began, as far as their nodes have counted them."""
+    """Links that existed when it began, as far as their nodes have counted them."""
     left: int
-    """Those of them that are still to be looked at."""
+    """Those of them that have not been examined yet."""
     closed: int
     undecided: int
-    """Links that stay because Redis has lost the labels that would decide."""
+    """Links that are kept because Redis has lost the labels on which the selector depends."""
     waiting: tuple[str, ...]
-    """Pods whose nodes are not through."""
+    """Pods whose nodes have not finished."""
 
     @property
     def summary(self) -> str:
@@ -41,8 +41,9 @@ class DisconnectProgress:
 def disconnect_progress(
     operation: str, reported: Mapping[str, DisconnectReport], nodes: NodeMetrics, fleet: FleetObservation
 ) -> DisconnectProgress:
-    """`reported` is what each node, by lease, has written. A pod that terminates is not waited for: it closes all its
-    links itself, and so has one that is gone."""
+    """`reported` has what each node has written, by lease. Pods that terminate or are gone are not waited for, because
+    they close all their links anyway.
+    """
     staying = {pod.name for pod in fleet.pods if not pod.leaving}
     through = {lease for lease, progress in reported.items() if not progress.left}
     waiting = [row.node for row in nodes.rows.values() if row.node in staying and row.lease not in through]

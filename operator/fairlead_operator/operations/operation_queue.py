@@ -12,11 +12,11 @@ from fairlead_operator.api.link_operation import ENDED, Phase
 from fairlead_operator.kube.objects import Object
 
 MOST_PER_PASS = 20
-"""Operations of one LinkGateway that a pass considers: any others wait behind these anyway."""
+"""The maximum number of operations of one LinkGateway that a pass considers: any others wait behind these."""
 
 
 def in_order(operations: Sequence[Object]) -> list[Object]:
-    """Those that have not ended: the running one, then the oldest first."""
+    """The operations that have not ended: first the running one, then the others, the oldest first."""
 
     def order(body: Object) -> tuple[bool, str, str]:
         meta = body["metadata"]

@@ -2,7 +2,7 @@
 
 The reconciler calls `run` in every pass; the controller calls `refuse` for operations whose LinkGateway does not exist.
 The runner writes the status that `next_step` returns before it acts, so that the next leader knows what has begun. It
-remembers nothing. A problem of an operation is reported by that operation and does not affect its LinkGateway.
+keeps no state. A problem of an operation is reported in its own status and does not affect its LinkGateway.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunningOperation:
-    """The operation of a LinkGateway that is running; empty for none."""
+    """The running operation of a LinkGateway; its fields are empty if there is none."""
 
     name: str = ""
     uid: str = ""
@@ -123,7 +123,7 @@ class OperationRunner:
         return running
 
     async def refuse(self, operations: Sequence[Object], reason: str, message: str) -> None:
-        """Lets all operations that have not ended fail."""
+        """Marks all operations that have not ended as failed."""
         for body in in_order(operations):
             step = fail(read_operation_status(body), reason, message, _now())
             await self._phase_after(self._write_status(body, step), body)
@@ -138,7 +138,9 @@ class OperationRunner:
             except (NotFound, Conflict):
                 pass  # it was deleted, and another one may have its name
             except AccessDenied as e:
-                logger.warning("%s/%s: it has expired and stays: %s", meta["namespace"], meta["name"], e.message)
+                logger.warning(
+                    "%s/%s: expired, but could not be deleted: %s", meta["namespace"], meta["name"], e.message
+                )
 
     async def _phase_after(self, step: Awaitable[Object], body: Object) -> str:
         try:
@@ -146,7 +148,7 @@ class OperationRunner:
         except NotLeader:
             raise
         except NotFound:
-            return Phase.FAILED  # it was deleted meanwhile, so no other waits for it
+            return Phase.FAILED  # it was deleted meanwhile, so no other operation waits for it
         except Conflict:
             pass  # somebody else has written it: the next pass reads it again
         except FairleadError as e:
@@ -198,13 +200,14 @@ class OperationRunner:
                 body = {"spec": {"template": {"metadata": {"annotations": {RESTART_ANNOTATION: operation.uid}}}}}
                 await self._cluster.patch("Deployment", gateway.namespace, gateway.name, body)
         except (EvictionBlocked, ApiServerUnavailable) as e:
-            # Also ApiServerUnavailable: the API server answers 500 when two budgets cover one pod.
+            # This includes ApiServerUnavailable, because the API server answers 500 if two disruption budgets cover one
+            # pod.
             message = f"{operation.spec.pod or 'the Deployment'} cannot be replaced yet: {e.message}"
             return Step(structs.replace(status, message=message), "Blocked")
         except AccessDenied as e:
             return fail(status, "AccessDenied", e.message, now)
         except (NotFound, Conflict):
-            pass  # it is gone, or another one has its name: the next pass sees which
+            pass  # it is gone, or another pod has its name: the next pass finds out
         return step
 
     async def _write_status(self, body: Object, step: Step) -> Object:

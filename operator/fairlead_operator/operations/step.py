@@ -1,10 +1,10 @@
 """The next step of a LinkOperation: `next_step` decides what to do from what is observed. Pure.
 
-The runner calls it in every pass. Everything that is remembered is in the operation's own status, so a new leader goes
-on where the old one stopped, and every action may be done twice without harm. A Drain and a Restart have pods to
-replace and a number of pods that must be ready afterwards: the operation is complete when none of the former and enough
-of the latter are there. A Rebalance is carried out by the passes, and is complete when theirs is; a Disconnect is
-carried out by the nodes, and is complete when all of them are through.
+The runner calls it in every pass. All state is in the operation's own status, so a new leader continues where the old
+one stopped, and every action may be repeated without harm. A Drain and a Restart have pods to replace and a number of
+pods that must be ready afterwards: the operation is complete when none of the former are left and enough of the latter
+are ready. A Rebalance is carried out by the reconciler's passes, and is complete when they end it; a Disconnect is
+carried out by the nodes, and is complete when all of them have finished.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class StepContext:
     paused: bool = False
     """Whether scaling.mode is Paused."""
     pod_is_foreign: bool = False
-    """The namespace has a pod of the name that a Drain gives, but it does not belong to this fleet."""
+    """Whether the pod that a Drain names exists in the namespace but does not belong to this fleet."""
     rebalance: RebalancePlan | None = None
-    """What the last pass planned; None in the first one of a leader."""
+    """What the last pass planned; None in a leader's first pass."""
     disconnect: DisconnectProgress | None = None
-    """How far the nodes are with the Disconnect that they were told of last; None when that is not known."""
+    """How far the nodes are with the last Disconnect; None if that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
             return _pod_not_found(operation, context, now)
         old: Sequence[PodObservation] = [target]
         status = replace(status, pod_uid=target.uid)
-        # The replacement counts, whether or not the pod that it replaces is ready.
+        # The replacement counts, whether or not the replaced pod is ready.
         wanted = _ready([pod for pod in pods if pod is not target]) + 1
     else:
         old = pods
@@ -177,7 +177,7 @@ def _continue_disconnect(operation: Operation, context: StepContext, now: dateti
         return _paused(status, context, now)
     message, waiting = status.message, True
     if progress is not None and progress.operation == operation.uid:
-        # Otherwise the nodes were told just now, the leader is new, or Redis is away.
+        # Otherwise the nodes have just been told, the leader is new, or Redis is unavailable.
         message, waiting = progress.summary, bool(progress.waiting)
         status = replace(
             status,

@@ -1,2 +1,2 @@
-"""The manifests of the child objects of a LinkGateway, its `owner`: `children` has all of them, with the `deployment`
-and the `ingress` in files of their own. Pure."""
+"""The manifests of a LinkGateway's child objects: `children` has all of them, of which `deployment` and `ingress` are
+separate modules. `owner` is the LinkGateway, and `template_reading` reads a pod template back. Pure."""

@@ -1,8 +1,8 @@
 """The child objects of a LinkGateway, each with exactly the fields that are the operator's own. Pure.
 
 `runtime.child_applier` applies what `children` returns and removes what it no longer returns. The Deployment has no
-`replicas`: the autoscaler, an HPA or a person sets the scale, and server-side apply leaves fields alone that it does
-not send.
+`replicas`: the autoscaler, an HPA or a person sets the scale, and server-side apply does not change fields that are not
+sent.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ OPTIONAL_KINDS = ("Ingress", "HTTPRoute", "NetworkPolicy")
 
 
 def children(owner: Owner, spec: LinkGatewaySpec, checksum: str = "", excluded: int = 0) -> list[Object]:
-    """All child objects in the order in which they are applied: what a pod needs comes before the pods. `checksum` as
-    in `deployment`; `excluded` as in `_disruption_budget`."""
+    """All child objects in the order in which they are applied: what a pod needs comes before the Deployment.
+    `checksum` is as in `deployment`, `excluded` as in `_disruption_budget`.
+    """
     agents, platform = spec.services.agents, spec.services.platform
     made = [
         _service_account(owner, spec),
@@ -53,8 +54,9 @@ def _owned(owner: Owner, body: Object) -> Object:
 
 
 def _service_account(owner: Owner, spec: LinkGatewaySpec) -> Object:
-    """The pods never call the API server. They have an account of their own so that they do not get another's
-    rights."""
+    """The ServiceAccount of the pods. They never call the API server, but have an account of their own, so that they do
+    not get the rights of another.
+    """
     body: Object = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -111,7 +113,7 @@ def _disruption_budget(owner: Owner, excluded: int) -> Object:
         "spec": {
             "maxUnavailable": 1 + excluded,
             "selector": {"matchLabels": owner.selector},
-            # A pod that never became ready has no links, so its eviction costs nothing; one that is excluded drains.
+            # A pod that never became ready has no links, so its eviction costs nothing; an excluded pod drains.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }

@@ -1,8 +1,8 @@
 """The Deployment of the gateway: each pod is one node, which drains when it is told to stop. Pure.
 
 Called by `children`. There is no preStop hook: the node itself handles SIGTERM. It tells its agents when to reconnect
-and keeps serving until the last one has left, and until endpoints and ingress controllers have dropped the pod. The
-grace period is the longer of the two, with a margin for the stop. Pods meet the Pod Security Standard "restricted": no
+and keeps serving until the last one has left and endpoints and ingress controllers have dropped the pod. The grace
+period covers the longer of the two, plus a margin for the stop. Pods meet the Pod Security Standard "restricted": no
 root, a read-only root file system, no capabilities, no token of the API server.
 """
 
@@ -31,11 +31,12 @@ SECRETS_ANNOTATION = f"{GROUP}/secrets"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
 """Annotation of the Deployment: the hash of its pod template as it was applied."""
 HELD_SECONDS = 365 * 86_400
-"""minReadySeconds of a Deployment that must terminate no pod: no new pod is available before the operator says so."""
+"""minReadySeconds of a Deployment that must not terminate any pod: no new pod becomes available before the operator
+says so."""
 NO_DEADLINE = 2**31 - 1
-"""progressDeadlineSeconds that Kubernetes takes for none; it must be greater than minReadySeconds."""
+"""The progressDeadlineSeconds that Kubernetes treats as no deadline; it must be greater than minReadySeconds."""
 START_SECONDS = 60
-"""A node waits 30 s for Redis at its start, then reports why and exits. The probe leaves it the time to do so."""
+"""Seconds that the startup probe allows: a node waits 30 s for Redis at its start, then reports why and exits."""
 
 
 def deployment(
@@ -86,7 +87,7 @@ def hash_of(template: Object) -> str:
 
 
 def held(body: Object, max_surge: Any) -> Object:
-    """The Deployment `body` as one that makes up to `max_surge` pods of a new template and terminates none."""
+    """The Deployment `body`, changed to create up to `max_surge` pods of a new template and to terminate none."""
     spec = {
         **body["spec"],
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": _count(max_surge), "maxUnavailable": 0}},
@@ -140,7 +141,7 @@ def _container(spec: LinkGatewaySpec) -> Object:
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for port, name in PORTS.items()],
         "startupProbe": _probe("/livez", probes.startup, period=2, failures=START_SECONDS // 2),
         "livenessProbe": _probe("/livez", probes.liveness, period=10, failures=3),
-        # Fails within 4 s of SIGTERM, for load balancers that use only probes; endpoints drop the pod at once.
+        # Fails within 4 s of SIGTERM, for load balancers that rely on probes alone; endpoints drop the pod at once.
         "readinessProbe": _probe("/readyz", probes.readiness, period=2, failures=2),
         "resources": _resources(spec),
         # The last line of a crashed container's log is shown in the condition PodsRunning.
@@ -166,8 +167,7 @@ def _count(value: Any) -> Any:
 
 
 def _env(spec: LinkGatewaySpec) -> list[Object]:
-    """The operator's variables, then the author's; `validation` refuses those that would replace one of the
-    operator's."""
+    """The operator's variables, then the author's. `validation` refuses those that would override the operator's."""
     plain: dict[str, str | int | float] = {
         "FAIRLEAD_LINK_HOST": "0.0.0.0",
         "FAIRLEAD_API_HOST": "0.0.0.0",
@@ -237,7 +237,9 @@ def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Obj
 
 
 def _spread(selector: dict[str, str], spec: LinkGatewaySpec) -> list[Object]:
-    """Spreads the pods evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
+    """Spreads the pods evenly over zones and hosts if possible, but not at any price: a pod that is not scheduled
+    serves nobody.
+    """
     if spec.pod.topology_spread_constraints is not None:
         return list(spec.pod.topology_spread_constraints)
     return [

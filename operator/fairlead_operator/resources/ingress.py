@@ -1,8 +1,8 @@
-"""The Ingress or HTTPRoute through which agents connect, with what long-lived connections need. Pure.
+"""The Ingress or HTTPRoute through which agents connect, with the settings that long-lived connections need. Pure.
 
 Called by `children`. Only the agents' links are routed unless the spec asks for the platform's API too. The links'
-heartbeat (25 s) keeps them open through every idle timeout of a minute or more. The presets change the rest: balancing
-by open connections where the controller can, and limits that are made for requests.
+heartbeat (25 s) keeps them open through every idle timeout of a minute or more. The presets set the rest: balancing by
+open connections, if the controller supports it, and limits whose defaults suit short requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PRESETS: dict[Preset, dict[str, str]] = {
     Preset.NONE: {},
     # Traefik itself exempts WebSocket connections from its request timeouts.
     Preset.TRAEFIK: {},
-    # Annotations of the F5 controller and of the community's (which Traefik reads too): each ignores the other's.
+    # Annotations of F5's controller and of the community's (which Traefik also reads): each ignores the other's.
     Preset.NGINX: {
         "nginx.org/proxy-read-timeout": "3600s",
         "nginx.org/proxy-send-timeout": "3600s",

@@ -1,4 +1,5 @@
-"""The LinkGateway that owns what the operator makes: its name, its labels and its owner reference. Pure."""
+"""The LinkGateway that owns the objects that the operator creates: its name, its labels and its owner reference.
+Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Owner:
             "kind": KIND,
             "name": self.name,
             "uid": self.uid,
-            # False: true would need a right on the owner's finalizers where that is enforced.
+            # True would need a right on the owner's finalizers in clusters that enforce it.
             "blockOwnerDeletion": False,
         }
 

@@ -1,8 +1,9 @@
-"""Reads a pod template that the operator has applied: what of it an author has asked for. Pure.
+"""Reads a pod template that the operator has applied, and finds what its author asked for. Pure.
 
 The accepted template of a canary is kept as it was applied, so that it can be applied again (see
 `runtime.canary.accepted_template`). The operator's policy may have become stricter meanwhile, and the record is an
-object in the author's namespace. So `acceptance` asks here before the template is used again.
+object in the namespace of the author, who may have changed it. So `acceptance` uses this module to check the template
+before it is applied again.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ CONTAINER = (
 
 
 def asked_by_template(template: Object, wanted: Object, spec: LinkGatewaySpec) -> LinkGatewaySpec:
-    """A spec that asks for the pods of `template` and, like `spec`, for Redis and tokens; and for nothing besides.
-    `wanted` is the template of `spec`, which has the operator's own labels too."""
+    """A spec that asks for the pods of `template`, for the Redis and the tokens of `spec`, and for nothing else.
+    `wanted` is the template of `spec`, which also has the operator's own labels.
+    """
     meta, pod = template["metadata"], template["spec"]
     gateway, *others = pod["containers"]
     known = wanted["metadata"]["labels"].items()
@@ -58,7 +60,9 @@ def asked_by_template(template: Object, wanted: Object, spec: LinkGatewaySpec) -
 
 
 def never_written(template: Object, wanted: Object) -> Iterator[str]:
-    """The fields of `template` that the operator has not written so. `wanted` is the template of the present spec."""
+    """The fields of `template` that the operator cannot have written like this. `wanted` is the template of the present
+    spec.
+    """
     pod, now = template["spec"], wanted["spec"]
     yield from (f"spec.{name}" for name in pod if name not in FREE and pod[name] != now.get(name))
     gateway, present = pod["containers"][0], now["containers"][0]

@@ -1,7 +1,7 @@
 """Decides whether the operator accepts a LinkGateway: its spec, its Redis, and what the policy lets it ask for.
 
-Each reconciler has one and asks it at the beginning of every pass. Nothing of a LinkGateway that is not accepted is
-applied. The canary executor asks it before it returns to a pod template that was accepted earlier.
+Each reconciler has one and asks it at the beginning of every pass. Nothing is applied for a LinkGateway that is not
+accepted. The canary executor asks it before it returns to a pod template that was accepted earlier.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ class Acceptance:
         self._policy = policy
 
     async def check(self, body: Object, others: Sequence[Object]) -> tuple[LinkGatewaySpec, Secrets] | Rejection:
-        """What the operator goes by if it accepts `body`, or why it does not. `others` are the other LinkGateways of
-        the namespace. Raises what the API server answers when a Secret cannot be read for another reason than its
-        absence or a missing right."""
+        """The spec and the Secrets if the operator accepts `body`, or else why it does not. `others` are the other
+        LinkGateways of the namespace. Raises the API server's error if a Secret cannot be read for a reason other than
+        its absence or a missing right.
+        """
         try:
             spec = read_spec(body["spec"])
         except ConfigError as e:
@@ -48,8 +49,9 @@ class Acceptance:
         return spec, secrets
 
     async def check_template(self, template: Object, wanted: Object, spec: LinkGatewaySpec) -> None:
-        """Raises PolicyViolation unless the policy of now allows `template`, which the operator has written for an
-        earlier spec. `wanted` is the one that it writes for `spec`."""
+        """Raises PolicyViolation unless the present policy allows `template`, which the operator wrote for an earlier
+        spec. `wanted` is the template for `spec`.
+        """
         try:
             asked = asked_by_template(template, wanted, spec)
             faults = [f"the operator does not write {field} so" for field in never_written(template, wanted)]
@@ -63,8 +65,9 @@ class Acceptance:
 
 
 def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:
-    """The oldest of the older LinkGateways that use the same Redis, or "": two fleets in one Redis would serve each
-    other's agents."""
+    """The oldest LinkGateway that uses the same Redis and is older than this one, or "". Two fleets in one Redis would
+    serve each other's agents.
+    """
 
     def age(one: Object) -> tuple[str, str]:
         return one["metadata"].get("creationTimestamp", ""), one["metadata"]["uid"]

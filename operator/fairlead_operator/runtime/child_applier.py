@@ -1,8 +1,8 @@
 """Applies the child objects of one LinkGateway, repairs drift, and removes those that the spec no longer asks for.
 
 Each reconciler has one. It never touches an object of the same name that belongs to another owner. It applies only the
-operator's own fields, so what others add stays (the annotation of a restart, the scale); what others change of the
-operator's fields is restored, and reported.
+operator's own fields, so what others add stays (the annotation of a restart, the scale). If others change the
+operator's fields, it restores and reports them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fairlead_operator.resources.owner import Owner
 logger = logging.getLogger(__name__)
 
 REAPPLY_AFTER = 30.0
-"""Seconds after which everything is applied again though the spec is the same: how long a change by others lasts. An
-object that others delete is created again in the next pass."""
+"""Seconds after which everything is applied again even if the spec is the same. A change by others lasts at most as
+long. An object that others delete is created again in the next pass."""
 REASONS = {
     AccessDenied: "AccessDenied",
     KindNotFound: "KindNotFound",
@@ -67,7 +67,7 @@ class ChildApplier:
         self._applied_at = float("-inf")
         self._failures: list[ApplyFailure] = []
         self.repaired: list[str] = []
-        """What the last run restored after others had changed or deleted it, one sentence each."""
+        """What the last run restored after others had changed or deleted it, one sentence for each object."""
 
     async def apply(self, owner: Owner, wanted: Sequence[Object], now: float) -> list[ApplyFailure]:
         """Applies the child objects that are `wanted`. Returns what could not be applied, most important first; a
@@ -88,7 +88,7 @@ class ChildApplier:
         if not recent:
             failures += await self._remove_unwanted(owner, wanted)
             self._applied, self._applied_at = as_json, now
-        self.repaired = repaired if unchanged else []  # with a new spec it is the operator that changed them
+        self.repaired = repaired if unchanged else []  # with a new spec, the operator itself changed them
         self._failures = failures
         return failures
 
@@ -96,8 +96,7 @@ class ChildApplier:
         return await self._cluster.find(body["kind"], owner.namespace, body["metadata"]["name"]) is not None
 
     async def applied_checksum(self, owner: Owner) -> str:
-        """The checksum of the Secrets in the Deployment that exists: the pods keep it while the Secrets cannot be
-        read."""
+        """The checksum of the Secrets in the existing Deployment. The pods keep it while the Secrets cannot be read."""
         found = await self._cluster.find("Deployment", owner.namespace, owner.name)
         if found is None or not _is_owned(found, owner):
             return ""
@@ -153,8 +152,9 @@ def _is_owned(found: Object, owner: Owner) -> bool:
 
 
 def _content(found: Object) -> Object:
-    """The part of an object that the operator writes or could write: without what servers and controllers write, which
-    includes the scale."""
+    """The part of an object that the operator writes or could write. It excludes what servers and controllers write,
+    including the scale.
+    """
     meta, spec = found["metadata"], {key: value for key, value in found.get("spec", {}).items() if key != "replicas"}
     return {"labels": meta.get("labels"), "annotations": meta.get("annotations"), "spec": spec}
 

@@ -1,7 +1,8 @@
 """Reconciles every LinkGateway every ten seconds, and at once when one changes, while this replica leads.
 
-Run by `main`. It owns the reconcilers: it makes one when a LinkGateway appears, and closes it when the LinkGateway is
-gone or the lease is lost. Passes run side by side, each with a deadline, so that one that hangs delays no other.
+Run by `process`. It owns the reconcilers: it creates one when a LinkGateway appears, and closes it when the LinkGateway
+is gone or the lease is lost. Passes run concurrently, each with a deadline, so that one that hangs does not delay the
+others.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from fairlead_operator.runtime.reconciler import Reconciler
 logger = logging.getLogger(__name__)
 
 PERIOD = 10.0
-"""Seconds between two passes over a LinkGateway that does not change."""
+"""Seconds between two passes over an unchanged LinkGateway."""
 LEAST_PERIOD = 1.0
 """Seconds between two rounds, however often somebody edits."""
 PASS_TIMEOUT = 60.0
-"""Seconds. The first pass makes some thirty calls; each has its own timeout, and this one is for all of them."""
+"""The deadline of one pass in seconds. The first pass makes some thirty calls, each with a timeout of its own; this one
+is for all of them."""
 PARALLEL_PASSES = 8
 
 
@@ -58,9 +60,9 @@ class Controller:
         self._slots = asyncio.Semaphore(PARALLEL_PASSES)
         self._passes: dict[Key, asyncio.Task[None]] = {}
         self._generations: dict[Key, frozenset[Generation]] = {}
-        """For each pass that is running: what was asked for when it began."""
+        """For each running pass: the generations of its resources when it began."""
         self._changed_meanwhile: set[Key] = set()
-        """LinkGateways of whose pass something new was asked while it ran."""
+        """LinkGateways that changed while their pass was running."""
         self.informer = Informer(namespaces, self.wake)
         self.round_began_at = time.monotonic()
 
@@ -137,7 +139,7 @@ class Controller:
                 logger.exception("%s/%s: the pass failed", namespace, name)
 
     async def _read_again(self, operations: Sequence[Object]) -> list[Object]:
-        """The operations as they are now: the informer is behind what was last written."""
+        """The operations as they are now, because the informer lags behind what was last written."""
         found = []
         for one in operations:
             key = one["metadata"]["namespace"], one["metadata"]["name"]

@@ -1,8 +1,8 @@
 """Carries out a LinkOperation of type Disconnect: tells the nodes whose links they should close, and reads how far they
 are.
 
-Made by the reconciler, one for each LinkGateway, and called in every pass: before the operations take their steps, and
-after them. What it writes to Redis expires by itself, so that nothing is closed half a minute after the operator's end.
+Each reconciler has one and calls it in every pass, before and after the operations take their steps. What it writes to
+Redis expires by itself, so half a minute after the operator has ended no more links are closed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DisconnectExecutor:
         """The uid of the operation whose directive was written last and is not withdrawn."""
 
     async def read(self, nodes: NodeMetrics | None, fleet: FleetObservation) -> DisconnectProgress | None:
-        """How far the nodes are; None when none was told to disconnect by this operator, or Redis does not answer."""
+        """How far the nodes are; None if this operator has not told any to disconnect, or if Redis does not answer."""
         if not self._operation or nodes is None:
             return None
         try:
@@ -39,7 +39,7 @@ class DisconnectExecutor:
         return disconnect_progress(self._operation, reported, nodes, fleet)
 
     async def execute(self, running: RunningOperation, operations: Sequence[Object]) -> None:
-        """Tells the nodes what the running operation asks for, or that none runs any more."""
+        """Tells the nodes what the running operation asks for, or that none is running any more."""
         try:
             if running.disconnect is not None:
                 await self._redis.write_disconnect(running.disconnect)

@@ -1,7 +1,7 @@
 """Serves /livez, /readyz and /metrics of the operator on one port, without a credential.
 
-Run by `main`. The process is alive while the controller begins rounds. It is ready while it can watch the LinkGateways
-and read the Lease, whether it leads or follows: a follower is ready too, because it can take over.
+Run by `process`. The process is alive while the controller begins rounds. It is ready while it can watch the
+LinkGateways and read the Lease, whether or not it is the leader: a follower is ready, too, because it can take over.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Keeps the LinkGateways and LinkOperations that exist, by kopf's watch streams, and wakes the controller on a change.
+"""Keeps the existing LinkGateways and LinkOperations, using kopf's watch streams, and wakes the controller on a change.
 
-Made by the controller, run by `main`. It uses kopf only for its streams, which survive every interruption. No handler
-here makes kopf write to a resource: a timer, a daemon or on.delete would add a finalizer to each of them, and they
-could not be deleted after the operator is uninstalled. kopf runs in a thread and an event loop of its own: when it
-ends, it cancels all younger tasks of its loop, and it would take over the signals of the process.
+Created by the controller, run by `process`. It uses kopf only for its streams, which recover from every interruption.
+No handler here makes kopf write to a resource: a timer, a daemon or on.delete would add a finalizer to each resource,
+which could then not be deleted after the operator is uninstalled. kopf runs in a thread and an event loop of its own,
+because when it ends it cancels all later tasks of its loop, and it would take over the signals of the process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WHOLE_CLUSTER = ("",)
 RETRY_DELAY = 5.0
 """Seconds until the streams are opened again after they have ended."""
 RECHECK_PERIOD = 30.0
-"""Seconds between two checks whether a namespace that could not be listed can be listed now."""
+"""Seconds between two checks of whether a namespace that could not be listed can be listed now."""
 
 
 class Informer:
@@ -53,7 +53,7 @@ class Informer:
         return dict(self._objects[kind])
 
     def discard(self, key: Key, kind: str = GATEWAY) -> None:
-        """Removes an object that was found to be gone: no stream reports a deletion that falls between two streams."""
+        """Removes an object that was found to be gone: a deletion between two streams is reported by neither."""
         self._objects[kind].pop(key, None)
 
     async def run_forever(self, cluster: Cluster) -> None:
@@ -94,9 +94,9 @@ class Informer:
     async def _listable(self, cluster: Cluster) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The namespaces that kopf can watch, and those that it cannot.
 
-        kopf ends when a right or a kind is missing, so one namespace whose rights are gone, perhaps because it was
-        deleted, would end the streams of all others. While the API server does not answer, no namespace is returned
-        as listable: its silence says nothing about the namespaces.
+        kopf ends if a right or a kind is missing, so one namespace whose rights are gone, perhaps because it was
+        deleted, would end the streams of all others. While the API server does not answer, no namespace counts as
+        listable.
         """
         listable, problems, unavailable = [], {}, False
         for namespace in self._namespaces or WHOLE_CLUSTER:
@@ -136,7 +136,7 @@ class Informer:
                     stop_flag=stop,
                 )
             finally:
-                stop.set()  # a thread of kopf's waits for it, and the loop cannot end before that thread
+                stop.set()  # one of kopf's threads waits for it, and the loop cannot end before that thread
 
         asyncio.run(watch())
 
@@ -152,14 +152,14 @@ class Informer:
         else:
             self._objects[kind][key] = body
             if before is not None and generation_of(before) == generation_of(body):
-                return  # only the status has changed, which the operator writes itself
+                return  # only the status has changed, which the operator itself writes
         self._wake()
 
 
 def _settings() -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
-    settings.scanning.disabled = True  # the operator may not list CRDs and namespaces
+    settings.scanning.disabled = True  # the operator has no right to list CRDs and namespaces
     settings.process.ultimate_exiting_timeout = None  # kopf must not kill the process
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
@@ -198,5 +198,5 @@ def _kept(body: Mapping[str, Any]) -> Object:
 
 
 def generation_of(body: Object) -> Generation:
-    """Identifies what was asked for, and by which object."""
+    """Identifies an object and the version of its spec."""
     return body["metadata"]["uid"], int(body["metadata"].get("generation", 0))

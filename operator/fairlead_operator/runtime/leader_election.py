@@ -1,9 +1,9 @@
 """Decides which of the operator's replicas acts: the leader renews a Lease, and another takes it when it is silent.
 
-Run by `main`; every write asks `check` first. The replicas never compare their clocks: a follower counts from when it
-saw the Lease change, the leader from before it sent its renewal. The time for which the leader trusts a renewal is
-shorter than the time that a follower waits, by more than the longest call. So everything that the old leader has sent
-is over before a new one begins.
+Run by `process`; every write first calls `check`. The replicas never compare their clocks: a follower counts from when
+it saw the Lease change, the leader from before it sent its renewal. The leader relies on a renewal for a shorter time
+than a follower waits, and the difference exceeds the longest call. So all calls of the old leader have ended before a
+new one begins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 LEASE_DURATION = 13
 """Seconds of silence after which another replica takes over: within 16 s, because it checks every two."""
 RENEW_DEADLINE = 8.0
-"""Seconds for which a renewal is trusted: with one call (4 s) it ends before LEASE_DURATION does."""
+"""Seconds for which the leader relies on a renewal: even with one more call (4 s) this ends before LEASE_DURATION
+does."""
 RETRY_PERIOD = 2.0
 """Seconds between two reads of the Lease."""
 
@@ -39,7 +40,9 @@ class LeaderElector:
         identity: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cluster` must have no fence, because this object is the fence of all others. `name` is that of the Lease."""
+        """`cluster` must have no fence, because this object is the fence of all others. `name` is the name of the
+        Lease.
+        """
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
@@ -47,7 +50,7 @@ class LeaderElector:
         self.identity = identity
         self.holder = ""
         self.problem = "the Lease has not been read yet"
-        """Why the last call to the API server failed, "" when it did not."""
+        """Why the last call to the API server failed; "" if it succeeded."""
         self._leads_until = 0.0
         self._observed: tuple[str, str] | None = None
         """Holder and time of the last renewal, as this replica last read them."""
@@ -107,7 +110,7 @@ class LeaderElector:
             self._observed, self._observed_at = observed, self._clock()
         is_own = self.holder == self.identity
         if not is_own:
-            self._leads_until = 0.0  # the Lease was released or deleted, and another replica was faster
+            self._leads_until = 0.0  # the Lease was released or deleted, and another replica took it first
         silence = self._clock() - self._observed_at
         expired = silence > float(spec.get("leaseDurationSeconds") or LEASE_DURATION)
         if not (is_own or expired or not self.holder):

@@ -1,4 +1,4 @@
-"""Directs new links during a rollout: tells the nodes through Redis that those of the new revision take all of them.
+"""Directs new links during a rollout: tells the nodes through Redis that only those of the new revision take them.
 
 Each reconciler has one and calls it in every pass. `autoscaler.rollout` decides; the director writes the decision, with
 a time at which it expires, and reports it. A problem with it never stops a pass: the nodes of all revisions then take
@@ -29,8 +29,8 @@ from fairlead_operator.runtime.reports.pass_report import PassReport
 logger = logging.getLogger(__name__)
 
 VALID_MS = 30_000
-"""For how long a direction holds: three passes, so that one that comes late changes nothing, and half a minute after
-the operator's end every node takes new links again."""
+"""For how long a direction is valid: three passes, so that a late pass does no harm, and all nodes take new links again
+half a minute after the operator has ended."""
 
 
 class LinkDirector:
@@ -40,11 +40,11 @@ class LinkDirector:
         self._redis = redis
         self._metrics = metrics
         self.history = RolloutHistory()
-        """What is remembered of the rollout, after the last pass."""
+        """The history of the rollout after the last pass."""
         self._directed_to = ""
-        """The revision that was written last, "" when that was withdrawn."""
+        """The revision that was last written; "" if it was withdrawn."""
         self._limited = False
-        """Whether pods of it leave new links to others of them."""
+        """Whether some pods of that revision leave new links to others of it."""
 
     async def current_revision(self, deployment: Object, conditions: Conditions) -> str:
         """The revision of the Deployment's template, "" while it is not known; sets ReplicaSetsReadable."""
@@ -66,12 +66,13 @@ class LinkDirector:
         report: PassReport,
         now: float,
     ) -> LinkDirection:
-        """Writes where new links go, and returns it. `fleet` is what was made of `nodes`, `inputs` are those of this
-        pass's decision."""
+        """Writes where new links go, and returns it. `fleet` is the observation made with `nodes`, and `inputs` are
+        those of this pass's decision.
+        """
         self.history = self.history.observe(fleet, now)
         direction = direct_links(fleet, inputs, self.history, spec, now, paced=is_paced(fleet, spec))
         if nodes is None or (fleet.rollout and not fleet.revision):
-            return direction  # nothing is known: what was written holds until it expires
+            return direction  # the links are unknown: what was written stays valid until it expires
         if direction.revision or self._directed_to:
             try:
                 await self._write(direction, nodes.now)

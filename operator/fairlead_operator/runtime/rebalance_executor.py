@@ -1,7 +1,7 @@
-"""Carries out what a pass has planned for the rebalance: tells the nodes, and reports what began and ended.
+"""Carries out the rebalance that a pass has planned: tells the nodes, and reports when one begins and ends.
 
-Made by the reconciler, one for each LinkGateway. It remembers nothing: the plan says everything, and what it writes to
-Redis expires by itself, so that a rebalance stops with the operator.
+Each reconciler has one. It keeps no state, because the plan contains everything, and what it writes to Redis expires by
+itself, so that a rebalance stops with the operator.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Reconciles one LinkGateway: applies its child objects, observes its fleet, runs its operations, decides the number of
 pods, scales the Deployment, moves links to pods that have few, and writes the status.
 
-The controller makes one for each LinkGateway while this replica leads, and drops it when it does not: what a reconciler
-remembers would no longer be true. A pass never raises for a problem of the resource, of its Redis or of the operator's
-rights. It reports the problem in a condition and does everything that is possible without.
+The controller creates one for each LinkGateway while this replica leads, and drops it afterwards, because its state
+would no longer be true. A pass never raises for a problem of the resource, of its Redis or of the operator's rights. It
+reports the problem in a condition and does everything else that is still possible.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Reconciler:
         except (NotLeader, ApiServerUnavailable):
             raise
         except FairleadError as e:
-            if not report.conditions.is_false("Reconciled"):  # otherwise that is the cause, and this follows from it
+            if not report.conditions.is_false("Reconciled"):  # otherwise that is the cause of this error
                 report.conditions.set("Reconciled", False, ApplyFailure.of(e).reason, e.message)
             report.conditions.set("Ready", False, "NotReconciled", e.message)
             status = msgspec.structs.replace(report.before, phase="Degraded")
@@ -126,7 +126,7 @@ class Reconciler:
     async def _reject(
         self, rejection: Rejection, operations: Sequence[Object], report: PassReport
     ) -> LinkGatewayStatus:
-        """Pods that run are left alone, and the status keeps their numbers."""
+        """Reports the rejection. Running pods are left alone, and the status keeps their numbers."""
         report.conditions.set("Accepted", False, rejection.reason, rejection.message)
         report.conditions.set("Ready", False, "NotAccepted", rejection.message)
         message = f"the LinkGateway {self._owner.name} is not accepted: {rejection.message}"
@@ -191,7 +191,7 @@ class Reconciler:
         nodes: NodeMetrics | None,
         fleet: FleetObservation,
     ) -> FleetObservation:
-        """One step of each operation. The fleet with the one that is running."""
+        """Takes one step of each operation. Returns the fleet with the running operation."""
         disconnect = await self._disconnect.read(nodes, fleet)
         running = await self._operations.run(self._owner, spec, operations, deployment, fleet, self._plan, disconnect)
         await self._disconnect.execute(running, operations)
@@ -208,7 +208,9 @@ class Reconciler:
         direction: LinkDirection,
         nodes: NodeMetrics | None,
     ) -> float | None:
-        """Writes the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
+        """Writes the rate of the budget of moves, in every mode, because pods drain no matter who scales them. Returns
+        None if Redis cannot be read.
+        """
         if nodes is None:
             return None
         rate = fleet_move_rate(fleet, spec.moves, plan.targets or direction.targets, plan.move_limit)

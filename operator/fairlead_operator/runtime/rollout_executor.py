@@ -3,9 +3,9 @@ terminate.
 
 Each reconciler has one. `stage` changes the Deployment that a pass applies, and `execute` plans the next step with
 `autoscaler.rollout_step` and takes it. During a rollout in steps no new pod counts as available (`minReadySeconds` is a
-year), so the Deployment terminates no old pod by itself. For a step it is told for a moment how many may be missing.
-All of this is outside the pod template, and what has been reached is in the Deployment alone: when the operator dies,
-the rollout stands still with all its pods serving, and the next leader goes on from there.
+year), so the Deployment terminates no old pod by itself. For each step, maxUnavailable is raised for a moment. All of
+this is outside the pod template, and the progress is kept in the Deployment alone: if the operator dies, the rollout
+pauses with all its pods serving, and the next leader continues it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 CONDITION = "RolloutWithinBudget"
 LOOKS, LOOK_AGAIN = 8, 0.25
-"""How often, and after how many seconds, the Deployment is looked at until its old pods terminate. Its controllers take
-milliseconds; a step that they have not taken by then is taken by a later pass."""
+"""How often, and at which interval in seconds, the Deployment is checked until its old pods terminate. Its controllers
+take milliseconds; a step that they have not taken by then is left to a later pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPass:
-    """What one pass has seen, as far as it concerns a rollout."""
+    """What one pass has seen that concerns a rollout."""
 
     fleet: FleetObservation
     deployment: Object
@@ -56,11 +56,11 @@ class RolloutExecutor:
         self._step: RolloutStep | None = None
         """What the last pass has planned; None before the first one."""
         self._rolling = False
-        """Whether a rollout was in progress then."""
+        """Whether a rollout was in progress in the last pass."""
         self._template = ""
-        """The hash of the template that the Deployment had."""
+        """The hash of the Deployment's template in the last pass."""
         self._held = False
-        """Whether the Deployment was applied as one that terminates no pod by itself."""
+        """Whether the Deployment was applied so that it terminates no pod by itself."""
 
     async def stage(self, wanted: Sequence[Object]) -> list[Object]:
         """`wanted`, the objects that a pass applies, with the Deployment as the step of its rollout asks for."""
@@ -74,8 +74,9 @@ class RolloutExecutor:
         return [held(one, self._step.ahead) if one is deployment else one for one in wanted]
 
     async def _reached(self) -> RolloutStep:
-        """The step that the last leader has left. Nobody knows the links before the first pass, so a template that
-        changes with it begins in steps."""
+        """The step that the last leader reached. The links are unknown before the first pass, so a template that
+        changes in it begins in steps.
+        """
         found = await self._cluster.find("Deployment", self._owner.namespace, self._owner.name)
         if found is None:
             return NOT_PACED
@@ -89,9 +90,9 @@ class RolloutExecutor:
         fleet, before = seen.fleet, self._step or NOT_PACED
         step = plan_step(fleet, seen.direction, seen.history, spec, seen.rate, seen.now, before)
         if conditions.is_false("ReplicaSetsReadable"):
-            step = NOT_PACED  # nobody can tell old pods from new ones
+            step = NOT_PACED  # old and new pods cannot be distinguished
         self._step, self._template = step, _template_of(seen.deployment)
-        # While the Deployment's controller has not seen a change yet, nobody knows whether it was one of the template.
+        # Until the Deployment's controller has seen a change, it is unknown whether the template has changed.
         self._rolling = fleet.rollout if fleet.revision else self._held
         if not fleet.rollout or not step.paced:
             return step
@@ -109,10 +110,10 @@ class RolloutExecutor:
         return step
 
     async def _let_go(self, step: RolloutStep, replicas: int) -> None:
-        """Old pods terminate until only as many are left as `step` says.
+        """Lets old pods terminate until only as many are left as `step` says.
 
-        The limit holds for a moment only: if it stayed, and somebody changed the template meanwhile, the Deployment
-        would terminate as many pods at once as have been replaced until now.
+        The limit is set only for a moment: if it stayed and somebody changed the template, the Deployment would at once
+        terminate as many pods as have been replaced so far.
         """
         await self._allow(replicas - step.left)
         try:

@@ -1,9 +1,9 @@
 """Carries a decision out on the Deployment, and checks which pods Kubernetes removed for it.
 
-Each reconciler has one. More pods are a new replica count. For fewer pods, the executor gives the chosen pods the
-lowest deletion cost, leaves the ReplicaSet controller a moment to see it, and lowers the count: that controller chooses
-the pods, and the costs tell it which. The scale is written only onto the Deployment that was read, so that two writers
-never add up.
+Each reconciler has one. To add pods, it raises the replica count. To remove pods, it gives the chosen pods the lowest
+deletion cost, waits a moment for the ReplicaSet controller to see it, and lowers the count: that controller removes the
+pods of the lowest cost. The scale is written only if the Deployment still asks for the number of pods that was read, so
+that the changes of two writers never add up.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ logger = logging.getLogger(__name__)
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 CACHE_DELAY = 1.0
-"""Seconds for the controllers' caches to see the costs. They take milliseconds, and nothing announces when."""
+"""Seconds for the controllers' caches to see the costs. This takes milliseconds, but is not announced."""
 TRIES = 5
-"""Attempts to write the scale: the Deployment's own controller writes its status whenever a pod changes, and the scale
-is in the same object."""
+"""Attempts to write the scale: the Deployment's controller writes to the same object whenever a pod changes, which
+causes conflicts."""
 COSTS_PER_PASS = 200
-"""Pods whose cost is written in one pass of the mode External: the API server has other callers."""
+"""The maximum number of pods whose cost is written in one pass of the mode External: the API server has other
+clients."""
 COSTS_AT_ONCE = 20
-"""Costs that are written at the same time."""
+"""The maximum number of costs that are written concurrently."""
 REMOVAL_TIMEOUT = 60.0
-"""Seconds: a pod that terminates later than that after a decision to remove one did not do so because of it."""
+"""Seconds after a decision to remove a pod within which a termination is attributed to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The pods that should be the next to terminate, and those that existed when that was decided."""
+    """The pods that should terminate next, and all pods that existed when that was decided."""
 
     at: float
     victims: frozenset[str]
@@ -94,7 +95,7 @@ class ScaleExecutor:
         return True
 
     def check_removal(self, fleet: FleetObservation, report: PassReport, now: float) -> None:
-        """Reports when Kubernetes removed another pod than those that were chosen."""
+        """Reports if Kubernetes removed a pod other than the chosen ones."""
         removal = self._removal
         if removal is not None and now - removal.at > REMOVAL_TIMEOUT:
             removal = self._removal = None  # the scale was not written after all, or no pod terminated for it
@@ -110,7 +111,7 @@ class ScaleExecutor:
             self._removal = None
 
     def forget_removal(self) -> None:
-        """No removal is checked any more: from now on a pod may terminate for another reason."""
+        """Stops checking the last removal: from now on pods may terminate for other reasons."""
         self._removal = None
 
     async def _remove(self, decision: Decision, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
@@ -121,7 +122,7 @@ class ScaleExecutor:
         await write_scale(self._cluster, self._owner.namespace, self._owner.name, fleet.replicas, decision.replicas)
 
     async def _write_costs(self, costs: Mapping[str, int]) -> None:
-        """Writes these costs, some at once. Raises what the API server answers, but not that a pod is gone."""
+        """Writes these costs, several concurrently. Raises the API server's errors, except that a pod is gone."""
         names = list(costs)
         for i in range(0, len(names), COSTS_AT_ONCE):
             patches = (self._write_cost(name, costs[name]) for name in names[i : i + COSTS_AT_ONCE])
@@ -163,7 +164,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _written_cost(pod: Object) -> int | None:
-    """None without one, and for what Kubernetes ignores because it is no number."""
+    """The pod's deletion cost; None if it has none, or one that is not a number and that Kubernetes ignores."""
     written = (pod["metadata"].get("annotations") or {}).get(DELETION_COST)
     try:
         return None if written is None else int(written)
@@ -176,7 +177,7 @@ def _written_costs(pods: Iterable[Object]) -> dict[str, int]:
 
 
 def _rough_changes(pods: Iterable[Object], costs: Mapping[str, int]) -> dict[str, int]:
-    """The costs that differ from the written ones by more than a tenth, and not too many."""
+    """The costs that differ from the written ones by more than a tenth, up to a maximum number of them."""
     changes: dict[str, int] = {}
     for pod in pods:
         name, written = pod["metadata"]["name"], _written_cost(pod)

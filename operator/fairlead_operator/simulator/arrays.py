@@ -1,4 +1,4 @@
-"""Arrays of counts, and how a number of agents is drawn from several groups of them. Used by the whole model."""
+"""Arrays of counts, and functions that draw a number of agents from several groups. Used by the whole model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Shares = npt.NDArray[np.float64]
 
 
 FEW = 20
-"""An agent in so many is few: they are drawn one by one, which costs less than to draw a number for each group."""
+"""If fewer than one in this many agents are drawn, they are drawn one by one: that costs less than a number for each
+group."""
 
 
 def draw_without_return(rng: np.random.Generator, groups: Counts, number: int) -> Counts:
@@ -30,7 +31,7 @@ def draw_without_return(rng: np.random.Generator, groups: Counts, number: int) -
 
 
 def spread_evenly(rng: np.random.Generator, number: int, groups: int) -> Counts:
-    """How many of `number` agents are in each of `groups` of which every agent chooses one by chance."""
+    """How many of `number` agents are in each of `groups`, if every agent chooses one at random."""
     if number <= 0:
         return np.zeros(groups, np.int64)
     if number < FEW * groups:

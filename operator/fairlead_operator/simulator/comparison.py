@@ -1,4 +1,4 @@
-"""Runs policies beside one another on the same traces, and shows what came of it. `command` calls it."""
+"""Runs several policies on the same traces, and shows the results. `command` calls it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from fairlead_operator.simulator.scenarios.traces import TRACES
 from fairlead_operator.simulator.simulation import ModelOptions, Simulation
 
 PODS_MOST = 1000
-"""The greatest `replicas.max` that a LinkGateway may have: a simulation is there to find out which is needed."""
+"""The default `replicas.max`, the greatest that a LinkGateway may have, because a simulation should find out how many
+pods are needed."""
 
 
 def compare(arguments: Sequence[str]) -> None:
@@ -120,7 +121,7 @@ def _model(options: argparse.Namespace) -> ModelOptions:
 
 
 def _whole(text: str) -> int:
-    """A number of agents, 10e6 and 10_000_000 alike."""
+    """Parses a number of agents, such as 10e6 or 10_000_000."""
     return int(float(text))
 
 

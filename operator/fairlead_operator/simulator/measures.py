@@ -1,4 +1,4 @@
-"""What is counted of a run: totals over all seconds, and a sample of the fleet each minute for the plots."""
+"""What is counted in a run: totals over all seconds, and a sample of the fleet each minute for the plots."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Sample(NamedTuple):
     """A minute of the fleet."""
 
     second: int
-    """At its end, as are the three numbers that follow."""
+    """The number at the end of the minute, like the three that follow."""
     demand: int
     links: int
     pods: int
     waiting: int
-    """The greatest number in a second of it, as are the three that follow."""
+    """The greatest number in any second of the minute, like the three that follow."""
     greatest_share: float
     """Links of the fullest pod, as a share of its capacity."""
     closes: int
@@ -52,14 +52,14 @@ class Measures:
     capacity: int
     seconds: int = 0
     pod_seconds: int = 0
-    """Of all pods, including those that start and those that leave, because all of them are paid for."""
+    """Seconds of all pods, including those that start and those that leave, because all of them cost money."""
     most_pods: int = 0
     agent_seconds: int = 0
     """Seconds for which agents wanted a link."""
     unlinked_seconds: int = 0
     """The part of `agent_seconds` in which the agents had no link."""
     closes: int = 0
-    """Links that ended because pods were to be fewer, newer or fuller: moved, or closed at once."""
+    """Links that were moved or closed because of a scale-down, a rollout or a rebalance."""
     greatest_closes: int = 0
     """In one second."""
     lost: int = 0
@@ -69,7 +69,7 @@ class Measures:
     refused: int = 0
     samples: list[Sample] = field(default_factory=list)
     _minute: tuple[int, float, int, int] = (0, 0.0, 0, 0)
-    """The greatest waiting, share, closes and refused since the last sample."""
+    """The greatest numbers of waiting agents, share, closed links and refusals since the last sample."""
 
     def tick(self, second: int, demand: int, links: Counts, waiting: int, closes: int, refused: int) -> None:
         """Count one second."""
@@ -93,6 +93,6 @@ class Measures:
 
 
 def percentile(histogram: Counts, share: float = PERCENTILE) -> int:
-    """The value that `share` of the counted do not exceed; 0 when nothing was counted."""
+    """The value that a `share` of the counted values do not exceed; 0 if nothing was counted."""
     sums = np.cumsum(histogram)
     return int(np.searchsorted(sums, share * int(sums[-1]))) if sums[-1] else 0

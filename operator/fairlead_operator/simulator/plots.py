@@ -1,6 +1,6 @@
 """Draws the runs of one trace over time, as an SVG with one panel for each question. `comparison` calls it.
 
-matplotlib draws: it is kept, it needs no browser and no foreign host, and an SVG is sharp in a document.
+It uses matplotlib, which is maintained and needs neither a browser nor another host; an SVG is sharp in a document.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 288
-"""Points of a line, one for each five minutes of a day: more would be narrower than a pixel and make the file large."""
+"""Points of a line, one for each five minutes of a day: more would be closer together than a pixel and make the file
+large."""
 WIDTH, PANEL_HEIGHT = 9.0, 2.0
 """Inches."""
 
@@ -28,7 +29,7 @@ class Panel(NamedTuple):
     title: str
     value: Callable[[Sample], float]
     linear_up_to: int | None = None
-    """Above it the axis is logarithmic; None for one that is linear."""
+    """The value above which the axis is logarithmic; None for a linear axis."""
 
 
 PANELS = (
@@ -49,7 +50,7 @@ STYLES = {
 
 
 def require() -> None:
-    """Raises ConfigError when matplotlib is missing: before a run, not after it."""
+    """Raises ConfigError if matplotlib is missing. Called before a run, not after it."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "matplotlib cannot be imported: --plots needs it (pip install 'fairlead[simulator]', or leave --plots out)"
@@ -78,7 +79,8 @@ def draw(folder: Path, scenario: Scenario, runs: Sequence[Run]) -> Path:
     path = folder / f"{scenario.name}.svg"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The same figures make the same file: no date, no random ids. Text stays text, which is small.
+        # The same figures produce the same file, without a date and random ids. Text stays text, which keeps the file
+        # small.
         with matplotlib.rc_context({"svg.hashsalt": scenario.name, "svg.fonttype": "none"}):
             figure.savefig(path, format="svg", metadata={"Date": None})
     except OSError as e:
@@ -96,7 +98,7 @@ def thinned(samples: Sequence[Sample], value: Callable[[Sample], float]) -> list
 def _draw_panel(axis: Axes, panel: Panel, runs: Sequence[Run]) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    for run in reversed(runs):  # the first one is drawn last, above the others
+    for run in reversed(runs):  # the first one is drawn last, on top of the others
         colour, line, width = STYLES[run.policy]
         points = thinned(run.samples, panel.value)
         axis.plot(*zip(*points, strict=True), label=run.policy, color=colour, linestyle=line, linewidth=width)
@@ -115,7 +117,7 @@ def _draw_panel(axis: Axes, panel: Panel, runs: Sequence[Run]) -> None:
 
 
 def _mark_events(axis: Axes, scenario: Scenario) -> None:
-    """A vertical line for what happens at a moment, and grey for what lasts."""
+    """Marks an event with a vertical line, and a period with a grey area."""
     for second in (scenario.rollout_at, scenario.zone_down.begin or None):
         if second is not None:
             axis.axvline(second / 3600, color="#555555", linestyle="dotted", linewidth=1.2)

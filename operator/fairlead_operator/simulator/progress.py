@@ -1,5 +1,5 @@
-"""Plays a simulation and shows on standard error how far it is: a bar in a terminal, a line for each modelled hour in a
-log. `comparison` calls it for each run.
+"""Plays a simulation and shows its progress on standard error: a bar in a terminal, or a line for each modelled hour in
+a log. `comparison` calls it for each run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LINE_SECONDS = 3600
 
 
 def play(simulation: Simulation, title: str, seconds: int) -> None:
-    """Plays the simulation, which has so many seconds, to its end."""
+    """Plays the simulation, which lasts `seconds`, to its end."""
     console = Console(stderr=True)
     if console.is_terminal:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())

@@ -17,19 +17,19 @@ from fairlead_operator.simulator.simulation import DAY, ModelOptions, Simulation
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy on one trace. Everything but the `cpu…` figures is repeated by the same seed."""
+    """The results of one policy on one trace. The same seed reproduces everything but the `cpu…` figures."""
 
     trace: str
     policy: str
     agents: int
     seconds: int
     pod_hours: float
-    """Of all pods, including those that start and those that leave."""
+    """The sum over all pods, including those that start and those that leave."""
     most_pods: int
     greatest_closes_per_second: int
-    """Links that ended in one second because pods were to be fewer, newer or fuller."""
+    """The most links that were moved or closed in one second because of a scale-down, a rollout or a rebalance."""
     moves_per_agent_day: float
-    """The same links, for each day for which an agent wanted a link."""
+    """These links, per agent and day for which the agent wanted a link."""
     hot_seconds: int
     """Seconds in which a pod had more than 95 % of its capacity."""
     greatest_share: float
@@ -37,7 +37,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     refused: int
     """Attempts that were answered 503 or 429."""
     wait_p99_seconds: int
-    """Of the agents that had to wait for a link, until they had it."""
+    """How long the agents that had to wait for a link waited."""
     unlinked_share: float
     """Share of the time for which agents wanted a link and had none."""
     decisions: int
@@ -102,7 +102,7 @@ def table(scenario: Scenario, runs: Sequence[Run]) -> Table:
 
 
 def to_json(runs: Sequence[Run], spec: LinkGatewaySpec, model: ModelOptions) -> bytes:
-    """All figures, with what they were made of."""
+    """All figures, with the spec and the model from which they result."""
     document: dict[str, Any] = {
         "spec": {
             "capacity": spec.capacity,

@@ -1,9 +1,9 @@
 """Plays a scenario under one policy, second by second. Every agent is in one of three states: it wants no link, it
 waits for its next attempt, or it has a link to one pod.
 
-In each second, in this order: pods whose start is over get ready; agents come and go; links are lost; pods that leave
-move their agents; agents that are due make their attempt; the Deployment creates and removes pods; and, at its period,
-the policy decides. Everything random comes from one generator, so a seed repeats a run exactly.
+In each second, in this order: pods whose start is over become ready; agents come and go; links are lost; pods that
+leave move their agents; agents that are due make their attempt; the Deployment creates and removes pods; and, at its
+period, the policy decides. Everything random comes from one generator, so a seed repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fairlead_operator.simulator.scenarios.scenario import Scenario
 
 DAY = 86_400
 FULL_MOST = 10
-"""Seconds: up to here a full node draws the Retry-After that it answers."""
+"""The maximum Retry-After of a full node, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ModelOptions:
     """Name of the load balancer, unless the scenario has one of its own."""
     starts: PodStarts = field(default_factory=PodStarts)
     lost_per_day: float = 1.0
-    """Links that an agent loses in a day by itself: a router, a laptop that sleeps, an update of the host."""
+    """Links that an agent loses per day by chance: a router restarts, a laptop sleeps, the host is updated."""
     seed: int = 1
 
 
@@ -151,7 +151,7 @@ class Simulation:
         self.measures.lost += int(lost.sum())
 
     def _wait(self, now: int, lost: Counts) -> None:
-        """These links of each pod are over; their agents wait for their first retry."""
+        """Ends `lost` links of each pod, whose agents then wait for their first retry."""
         if not lost.any():
             return
         pods = self.pods
@@ -176,7 +176,7 @@ class Simulation:
         return moving
 
     def _report(self, now: int) -> None:
-        """Heartbeats: what the operator and the budget of moves will know, and what the nodes are told."""
+        """Heartbeats: nodes report to the operator and the budget of moves, and read their directives."""
         pods = self.pods
         pods.report(now)
         self._moves.report(pods)
@@ -248,8 +248,9 @@ class Simulation:
         return int(refused.sum())
 
     def _refuse(self, now: int, agents: DueAgents, refused: Counts, links: Counts) -> None:
-        """Each pod's refusals: a full one names pauses of up to FULL_MOST seconds, one that is over its accept rate of
-        up to the time that it takes to accept all its links."""
+        """Refuses agents at each pod: a full pod names pauses of up to FULL_MOST seconds; one above its accept rate, of
+        up to the time that it takes to accept all its links.
+        """
         spec = self._spec
         rate_most = np.clip(links // spec.accept_rate, 1, pauses.MOST_ASKED)
         numbers = np.bincount(np.where(links >= spec.capacity, FULL_MOST, rate_most), weights=refused)
@@ -258,7 +259,7 @@ class Simulation:
             self.queue.refused(now, some, most)
 
     def _awaited_among(self, number: int) -> Counts:
-        """Of `number` waiting agents, drawn by chance, those that each pod awaits. It awaits them no longer."""
+        """How many of `number` waiting agents, drawn at random, each pod awaits. It awaits them no longer."""
         pods = self.pods
         awaited = int(pods.awaited.sum())
         pinned = draw_without_return(self._rng, np.array([awaited, self.waiting - awaited]), number)

@@ -47,10 +47,10 @@ class MovingAgents(AgentPool):
         """Seconds without a link, of any agent."""
         self._away: dict[int, float] = {}
 
-    async def _dial(self, index: int, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> bool:
         self._dialled[index] = port = self._rng.choice(self._ports())
         self.dialer.url = f"ws://127.0.0.1:{port}/v1/link"
-        await super()._dial(index, due)
+        return await super()._dial(index, due)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:
         self.slots.append(time.monotonic() + drain.slot / 1000)

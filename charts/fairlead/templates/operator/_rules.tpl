@@ -6,7 +6,7 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [fairlead.dev]
   resources: [linkgateways]
   verbs: [get, list, watch]
-# To patch one is to make it go with its LinkGateway; to delete one is its ttlSecondsAfterFinished.
+# Patch: set the LinkGateway as the owner. Delete: carry out ttlSecondsAfterFinished.
 - apiGroups: [fairlead.dev]
   resources: [linkoperations]
   verbs: [get, list, watch, patch, delete]
@@ -17,7 +17,7 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, create, patch]
-# Which pods a rollout brings.
+# Finds out which pods belong to the new revision of a rollout.
 - apiGroups: [apps]
   resources: [replicasets]
   verbs: [list]
@@ -34,23 +34,23 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, create, patch]
-# Those that a LinkGateway may stop asking for.
+# Objects that are deleted when a LinkGateway no longer asks for them.
 - apiGroups: [networking.k8s.io]
   resources: [ingresses, networkpolicies]
   verbs: [get, create, patch, delete]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes]
   verbs: [get, create, patch, delete]
-# Counted, and marked with what their deletion would cost.
+# Pods are counted, and annotated with their deletion cost.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch]
-# A LinkOperation's Drain; an eviction asks the PodDisruptionBudget first.
+# For LinkOperations of type Drain; an eviction respects the PodDisruptionBudget.
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
 {{- if or .secrets (kindIs "invalid" .secrets) }}
-# The URLs of Redis, and whether there are tokens. A rule without names would be one for all Secrets.
+# The URLs of Redis, and the tokens. A rule without names would allow all Secrets.
 - apiGroups: [""]
   resources: [secrets]
   {{- with .secrets }}

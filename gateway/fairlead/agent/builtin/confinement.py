@@ -1,8 +1,8 @@
 """Refuses options under which an allow list of `exec` could be bypassed. Called by `builtin_agent`, before anything
 runs.
 
-A list of programs is a bound only when nobody can put other files in their places, into the libraries that they load or
-where the host runs programs by itself, and when no terminal runs what is not listed.
+An allow list is effective only if nobody can replace the listed programs or the libraries that they load, or put a file
+where the host runs programs by itself, and if no terminal can run other programs.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from fairlead.agent.builtin.options import Options
 from fairlead.errors import ConfigError
 
 NAMED = 3
-"""Conflicting paths that an error names; more of them would add nothing."""
+"""The maximum number of conflicting paths that an error names."""
 
 
 def check_confinement(options: Options, protected: list[ProtectedPath]) -> None:
-    """`protected`: paths that no root of `file.put` may contain or lie in. Raises ConfigError with all errors."""
+    """`protected`: the paths that no root of `file.put` may contain or lie in. Raises ConfigError with all errors."""
     allow = options.exec.allow
     if allow is None or not options.confined:
         return
@@ -35,8 +35,8 @@ def check_confinement(options: Options, protected: list[ProtectedPath]) -> None:
             if found:
                 more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
                 errors.append(
-                    f"file_put.roots: {root} contains or lies in {', '.join(found[:NAMED])}{more}: who writes there "
-                    "decides what the programs of exec.allow do (choose folders that contain data only, or set "
+                    f"file_put.roots: {root} contains or lies in {', '.join(found[:NAMED])}{more}: whoever writes "
+                    "there decides what the programs of exec.allow do (choose folders that contain data only, or set "
                     "file_put.enabled = false)"
                 )
     if errors:

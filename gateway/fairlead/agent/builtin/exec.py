@@ -1,11 +1,11 @@
 """`exec`: runs a program by its argument list, without a shell, and streams its output.
 
-Pipes are read only when the gateway's credit takes what they contain, so a fast program waits at its pipe. When the
-command is cancelled or its deadline passes, the program and everything that it started is killed. A program whose
-children keep its output open ends a moment after it exits, without waiting for what they print. They live on, as they
-would after a shell: starting a service is legitimate.
+Pipes are read only as far as the gateway's credit allows, so a program that writes faster blocks on its pipe. When the
+command is cancelled or its deadline passes, the program and everything that it started are killed. If children of the
+program keep its output open, the command ends a moment after the program exits and does not wait for their output. The
+children keep running, as they would after a shell: starting a service is legitimate.
 
-With an allow list the caller's environment is refused too: LD_PRELOAD turns any program into any other.
+With an allow list, variables from the caller are refused as well: LD_PRELOAD can turn any program into any other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
 PROGRAMS = 64
-"""Programs at once: each takes four descriptors of the agent's 1,024, and the host has work of its own."""
+"""Maximum number of programs at once: each takes four of the agent's 1,024 file descriptors, and the host has other
+work to do."""
 LINGER = 0.5
-"""Seconds to wait after the exit for output that is still in the pipes, unless nobody is left to write."""
+"""Seconds to wait after the exit for output that is still in the pipes, unless no process has them open any more."""
 
 
 class Exec:
@@ -61,7 +62,7 @@ class Exec:
             return await _stream(command, program)
 
     def _allowed(self, name: str, env: dict[str, str]) -> str:
-        """The file that `name` means. This file is what is run: there is no second lookup."""
+        """The path of the program that `name` means. Exactly this file is run: there is no second lookup."""
         assert self._allow is not None
         if env:
             raise CommandError(
@@ -101,8 +102,8 @@ async def _stream(command: Command, program: Program) -> dict[str, int]:
     try:
         await program.exited()
         await asyncio.wait(pumps, timeout=LINGER)
-        # What the program itself wrote is in the pipes by now. It is read to the end however long credit takes, but
-        # what others write after it is not.
+        # What the program itself wrote is in the pipes by now. It is read to the end, however long credit takes; what
+        # other processes write later is not.
         stdout.finish()
         stderr.finish()
         await asyncio.gather(*pumps)
@@ -129,7 +130,7 @@ def _pipe(file: IO[bytes] | None) -> Pipe | None:
 
 
 async def _feed(command: Command, pipe: Pipe) -> None:
-    """Pass the input to the program; it is no error when the program has closed its end."""
+    """Pass the input to the program. It is not an error if the program has closed its end."""
     try:
         async for data in command.stdin:
             await pipe.write(data)

@@ -1,7 +1,8 @@
-"""`file.get`: streams a file, and reports at the end whether it stayed the same meanwhile.
+"""`file.get`: streams a file, and reports at the end whether it changed meanwhile.
 
-A block is read in a thread when the gateway's credit has taken the last one, so that a slow reader costs 256 KiB and no
-disk. A file that is written to meanwhile would arrive as a mixture of two versions: then the end is an error.
+A thread reads the next block once the gateway's credit has taken the previous one, so a slow reader costs 256 KiB of
+memory and no disk space. A file that is written to meanwhile would arrive as a mixture of two versions, so the command
+then ends with an error.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairlead.agent.commands.output import to_json
 from fairlead.agent.errors import CommandError
 
 BLOCK = 256 << 10
-"""Bytes of one read: four chunks for one switch to a thread."""
+"""Bytes of one read: each switch to a thread yields four chunks."""
 
 Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -54,7 +55,7 @@ class FileGet:
 
 
 class FileReader:
-    """An open file, and its state when it was opened. Its methods block, and raise CommandError."""
+    """An open file, and its status when it was opened. Its methods block, and raise CommandError."""
 
     def __init__(self, path: str, roots: PathResolver) -> None:
         self.path = path
@@ -110,7 +111,9 @@ class FileReader:
         }
 
     def read(self) -> bytes:
-        """The next block; empty at the end. Raises CommandError `file_changed` when there is less than there was."""
+        """The next block, empty at the end of the file. Raises CommandError `file_changed` if the file has become
+        shorter.
+        """
         if self._left == 0:
             return b""
         try:
@@ -125,7 +128,7 @@ class FileReader:
         return block
 
     def check(self) -> None:
-        """Raises CommandError `file_changed` when the file is not what it was."""
+        """Raises CommandError `file_changed` if the file is no longer the one that was opened, or was written to."""
         before, now = self._status, os.fstat(self._fd)
         if now.st_size != before.st_size or os.read(self._fd, 1):
             raise self._changed(f"had {before.st_size} bytes and has {now.st_size}")

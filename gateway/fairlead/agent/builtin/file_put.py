@@ -23,12 +23,13 @@ from fairlead.agent.commands.command import Command
 from fairlead.agent.errors import CommandError
 
 NAME_KEPT = 200
-"""Bytes of the name that the temporary name repeats: file systems allow 255."""
+"""Bytes of the file's name that the temporary name contains: file systems allow 255 in all."""
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 Mode = Annotated[str, msgspec.Meta(pattern=r"^0?[0-7]{3}\Z|^[0-7]{4}\Z")]
 PERMISSIONS = 0o777
-"""The bits that a mode may set: setuid and setgid would give everybody on the host the rights of the agent's user."""
+"""The bits that a mode may set: with setuid or setgid, everyone on the host would get the rights of the agent's
+user."""
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 
 
@@ -96,8 +97,8 @@ class FilePut:
 
 
 class AtomicWriter:
-    """A temporary file that replaces the path at the end. Its methods block and raise CommandError; one runs at a
-    time.
+    """A temporary file that is renamed to the path at the end. Its methods block and raise CommandError; only one may
+    run at a time.
     """
 
     def __init__(self, path: str, roots: PathResolver, mode: int, overwrite: bool) -> None:
@@ -161,7 +162,7 @@ class AtomicWriter:
             raise command_error(self._path, e, self.size) from e
 
     def close(self) -> None:
-        """Remove the temporary file, unless it has become the file."""
+        """Remove the temporary file, unless it was renamed to the path."""
         place = self._place
         if place is None:
             return

@@ -1,8 +1,8 @@
 """The registry of built-in methods, and the agent that serves them.
 
-A method is one entry of METHODS. It is on unless `Options.enabled` says otherwise; a method that is switched off is
-refused with a text that names the setting. Called by the command line, and by users of the SDK who want these methods
-beside their own.
+A method is one entry of METHODS. It is enabled unless `Options.enabled` says otherwise; a disabled method is refused
+with a message that names the setting. Called by the command line, and by users of the SDK who want these methods in
+addition to their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MethodContext:
     unreadable: PathGuard
     """The agent's own files: they are neither read nor written."""
     unwritable: PathGuard
-    """`private` and, if there is an allow list, whatever decides what the listed programs do."""
+    """`private` and, if there is an allow list, the paths that determine what the listed programs do."""
 
 
 METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
@@ -51,7 +51,7 @@ METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
     "shell": lambda context: Shell(context.options.shell, context.options.env_keep).execute,
     "sys.info": lambda context: system_info,
 }
-"""Each method's name, and what makes its handler: a function as `Agent.command` takes it."""
+"""For each method, the function that makes its handler, which `Agent.command` then registers."""
 
 
 def builtin_agent(

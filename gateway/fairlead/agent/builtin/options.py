@@ -1,8 +1,8 @@
 """The options of the built-in methods: whether each is on, and its bounds.
 
 Plain values, made by `fairlead.agent.settings` or by a user of the SDK, and taken by `builtin_agent`. A field of
-`Options` is the table of one method (`file.get` has `file_get`), and its fields are that table's settings. The defaults
-allow the platform whatever the agent's user may do, because that is what an agent is installed for.
+`Options` is the table of one method (`file.get` has `file_get`), and its fields are that table's settings. By default
+the platform may do whatever the agent's user may do, because that is what an agent is installed for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EVERYWHERE = ("/",)
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
-    """The options of a method that can only be switched on or off."""
+    """The options of a method that can only be enabled or disabled."""
 
     enabled: bool = True
 
@@ -31,11 +31,11 @@ class FileOptions:
     """The options of `file.get` or of `file.put`; each method has its own."""
 
     enabled: bool | None = None
-    """None: on, but `file.put` without roots of its own is off when `exec` has an allow list."""
+    """None: enabled, but `file.put` without roots of its own is disabled if `exec` has an allow list."""
     roots: tuple[str, ...] | None = None
-    """Folders: only what really lies beneath one of them is touched. None for all."""
+    """Only files that really lie beneath one of these folders are touched. None for all."""
     max_bytes: int | None = None
-    """The largest file; None for no limit."""
+    """The maximum size of a file, in bytes; None for no limit."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -45,9 +45,9 @@ class FileOptions:
 @dataclass(frozen=True, slots=True)
 class ShellOptions:
     enabled: bool | None = None
-    """None: as `exec`, but off when that has an allow list."""
+    """None: enabled if `exec` is, but disabled if `exec` has an allow list."""
     argv: tuple[str, ...] | None = None
-    """The only program that is run; None for what the caller names, or the login shell."""
+    """The only program that may be run; None for the one that the caller names, or else the login shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Options:
         return self.exec.enabled and self.exec.allow is not None
 
     def enabled(self, method: str) -> bool:
-        """Whether a method is on. A method without options always is."""
+        """Whether a method is enabled. A method without options always is."""
         options = getattr(self, _table(method), None)
         given = True if options is None else options.enabled
         if given is not None:
@@ -78,7 +78,7 @@ class Options:
         return True
 
     def reason_disabled(self, method: str) -> str:
-        """Which setting has switched off a method that is off."""
+        """The setting because of which a method is disabled."""
         table = _table(method)
         if getattr(self, table).enabled is not None:
             return f"{table}.enabled = false"

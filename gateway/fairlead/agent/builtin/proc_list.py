@@ -16,7 +16,8 @@ from fairlead.agent.builtin.process.descendants import stat
 from fairlead.agent.errors import CommandError
 
 ARGV = 8 << 10
-"""Bytes of a command line that are sent: a row has to fit one chunk, and some command lines are very long."""
+"""The maximum number of bytes of a command line that are sent: a row has to fit into one chunk, and some command lines
+are very long."""
 
 
 class ProcList:
@@ -40,7 +41,7 @@ def processes(proc: str = "/proc") -> list[dict[str, object]]:
         raise CommandError("unsupported", f"cannot read {proc}, which proc.list needs ({e}): {advice}") from e
     if os.getpid() not in pids:
         raise CommandError("unsupported", f"nothing is mounted at {proc}, which proc.list needs: {advice}")
-    # When the machine was started, by the current clock.
+    # When the machine was booted, by the present wall clock.
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     rows = []
     for pid in pids:
@@ -57,7 +58,7 @@ def _row(pid: int, booted: float) -> dict[str, object]:
     return {
         "pid": pid,
         "ppid": int(fields[1]),
-        # The agent itself would seem to be root's, because it is not dumpable: see `host.process_secrets`.
+        # In /proc the agent itself seems to belong to root, because it is not dumpable: see `host.process_secrets`.
         "user": _user(os.geteuid() if pid == os.getpid() else os.stat(f"/proc/{pid}").st_uid),
         "state": fields[0].decode(),
         "cpu_s": round((int(fields[11]) + int(fields[12])) / ticks, 2),

@@ -1,8 +1,9 @@
 """`shell`: runs a program on a terminal of its own, with input, resizing and the job control that people expect.
 
-The terminal is read only when the gateway's credit takes its output: otherwise the program waits. Its session gets
-SIGHUP, then SIGKILL, when the command is cancelled, when the program closes its terminal and lives on, and when the
-agent stops. A shell that exits by itself leaves running what was detached from it (nohup, setsid), as everywhere.
+The terminal is read only as far as the gateway's credit allows: otherwise the program waits. Its session gets SIGHUP,
+then SIGKILL, when the command is cancelled, when the program closes its terminal but keeps running, and when the agent
+stops. When a shell exits by itself, programs that were detached from it (nohup, setsid) keep running, as on any
+terminal.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
 SHELLS = 32
-"""Shells at once. The next one is refused at once: people use them, and nobody waits before an empty screen."""
+"""Maximum number of shells. A further one is refused and not queued: people use them, and nobody waits in front of an
+empty screen."""
 LINGER = 0.5
 """Seconds allowed between the end of the terminal and that of the program, in either order."""
 BACKLOG = 128 << 10
-"""Bytes that a terminal may still contain when its program has exited: the kernel's buffers have 68 KiB, and there is
-no way to ask how much is in them."""
+"""Bytes that a terminal may still contain when its program has exited: the kernel's buffers hold 68 KiB, and there is
+no way to ask how full they are."""
 DATA, RESIZE = 0, 1
 """The first byte of each chunk of input."""
 END_OF_FILE = b"\x04"
 REPEAT_END_OF_FILE = 1.0
-"""Seconds between one end of file and the next: one that is typed while a shell changes its terminal's mode is lost,
-and one that ends a program does not end the shell that started it."""
+"""Seconds between one end of file (Ctrl-D) and the next: one that is typed while a shell changes its terminal's mode is
+lost, and one that ends a program does not end the shell that started it."""
 
 Cells = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
@@ -152,7 +154,7 @@ def _open_terminal(argv: list[str], env: dict[str, str], cwd: str | None, size: 
     try:
         _resize(parent_end, size)
         # The child has to take the controlling terminal, after setsid. Between fork and exec nothing may wait for a
-        # lock that another thread holds: this partial is C code only, one system call without an allocation.
+        # lock that another thread holds. This partial runs only C code: one system call, without an allocation.
         take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
         program = Program(argv, env, cwd, stdin=child_end, stdout=child_end, stderr=child_end, in_child=take)
     except BaseException:

@@ -1,7 +1,8 @@
-"""What a handler is given: `Command`, which writes output and says how much time is left, and `Stdin`, its input.
+"""What a handler receives: `Command`, which writes output and says how much time is left, and `Stdin`, the command's
+input.
 
-Made by `CommandRunner` for each command that is accepted. Writing waits for the gateway's credit, so that a handler
-that produces faster than its results can be stored is slowed down, and nothing is buffered without bound.
+Made by `CommandRunner` for each command that is accepted. Writing waits for the gateway's credit. A handler that
+produces output faster than it can be stored is therefore slowed down, and nothing is buffered without bound.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Chunk, Cmd, Credit
 
 UNSTORED = 1_024
-"""Chunks of one stream that may wait to be stored: the window counts payload alone, and a program that writes
-single bytes would fill a quarter of a million messages into it."""
+"""The maximum number of chunks of one stream that wait to be stored. The window counts only payload, so a program that
+writes single bytes could otherwise fill it with a quarter of a million messages."""
 
 
 class OutputSender(Protocol):
@@ -36,13 +37,14 @@ class Command:
     Attributes:
         id: the command's id, the same on every attempt.
         method: the name of the method.
-        payload: the payload as it came, as JSON.
+        payload: the payload as it was received, as JSON.
         lane: "interactive" or "bulk".
         attempt: 1, or more when the command was begun again after a restart of the agent.
         traceparent: the caller's W3C trace context, or empty.
         stdin: the command's input, a `Stdin`.
-        cancelled: true once nobody wants the results: the command was cancelled, its deadline has passed, or the agent
-            is stopping. A coroutine is cancelled then as well; a thread cannot be, and must look at this attribute.
+        cancelled: true once the results are no longer wanted: the command was cancelled, its deadline has passed, or
+            the agent is stopping. A coroutine is cancelled then as well; a thread cannot be, and must look at this
+            attribute.
     """
 
     def __init__(self, cmd: Cmd, stream: CommandStream, sender: OutputSender) -> None:
@@ -68,9 +70,9 @@ class Command:
         return max(0.0, self._deadline - self._loop.time())
 
     async def write(self, kind: str, data: bytes | str) -> None:
-        """Send `data` as one chunk or several of this `kind`; "stdout", "stderr" and "row" are the usual ones.
+        """Send `data` as one or more chunks of this `kind`; "stdout", "stderr" and "row" are the usual ones.
 
-        Returns when all of it has been sent or kept to be sent. Raises CancelledError when the command is over, and
+        Returns once all of it has been sent or queued. Raises CancelledError when the command is over, and
         JournalFailed when the agent's journal cannot keep the data.
         """
         async with self._writing:  # the chunks of one write stay together
@@ -95,12 +97,12 @@ class Command:
     # `CommandRunner` calls these two.
 
     def _wake(self) -> None:
-        """There may be more credit or more input, or there will be no more of either."""
+        """Wake whoever waits: there may be more credit or more input, or no more of either will come."""
         self._changed.set()
         self.stdin._changed.set()
 
     def _close(self) -> None:
-        """The command is over: a handler that still writes or reads gets CancelledError."""
+        """End the command: a handler that still writes or reads gets CancelledError."""
         self.cancelled = True
         self._wake()
 
@@ -109,9 +111,9 @@ class Stdin:
     """The input of a command, as `command.stdin`.
 
     In a coroutine: `async for data in command.stdin`, or `await command.stdin.read()`. In a thread: `for data in
-    command.stdin`. Chunks come as the platform sent them, and iteration ends with the end of the input. What has been
-    read is acknowledged to the gateway, which then sends more: a handler that does not read holds up nobody but its own
-    caller.
+    command.stdin`. Chunks come as the platform sent them, and iteration ends with the end of the input. The agent
+    acknowledges to the gateway what has been read, and the gateway then sends more. A handler that does not read delays
+    nobody but its own caller.
     """
 
     def __init__(self, command: Command, stream: CommandStream, sender: OutputSender) -> None:

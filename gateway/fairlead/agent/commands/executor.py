@@ -1,8 +1,8 @@
-"""Calls handlers where they belong, on the event loop, in a thread or in a process, and turns what they raise into
-ends.
+"""Calls handlers on the event loop, in a thread or in a process, and turns what they return or raise into the end of
+the command.
 
 Made by `CommandRunner`, which accepts and stops commands. A slot is reserved before a command is acknowledged, so that
-the platform learns at once when too many wait.
+the platform learns at once if too many are waiting.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A method's handler: the function, how its arguments are checked, and where it runs.
 
 Made by `Agent.command` and used by `CommandRunner`. A handler's signature is its schema: the payload must be a JSON
-object with these names and types and no others. Everything that can be wrong with a handler is reported here, when the
-agent is written, not when the first command comes.
+object with these names and types and no others. Everything that can be wrong with a handler is reported when it is
+registered, not when the first command arrives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairlead.errors import ConfigError
 RunsIn: TypeAlias = Literal["loop", "thread", "process"]
 
 FIELD = re.compile(r"`\$\.([^`.\[]+)|field `([^`]+)`")
-"""Where messages of msgspec name the field."""
+"""The part of msgspec's messages that names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class Handler:
         return {name: getattr(parsed, name) for name in parsed.__struct_fields__}
 
     def check_importable(self) -> None:
-        """Raises ConfigError when the function cannot be sent to a child process; known once its module is loaded."""
+        """Raises ConfigError if the function cannot be sent to a child process. This is known only once its module is
+        loaded.
+        """
         if self.runs_in != "process":
             return
         try:

@@ -1,7 +1,7 @@
 """Encodes what a handler yields and returns as the kinds and bytes of the protocol.
 
-Used where the handler runs: on the event loop, in a thread, in a child process. Bytes and text may be cut anywhere, and
-are; a row is one JSON value that its reader takes as a whole, so one that is too large is the handler's error.
+Used where the handler runs: on the event loop, in a thread or in a child process. Bytes and text may be split anywhere.
+A row is one JSON value that its reader takes as a whole, so a row that is too large is an error of the handler.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KIND = re.compile(r"[a-z][a-z0-9_.-]{0,63}\Z")
 
 
 def octets(kind: str, data: bytes | str, limit: int) -> bytes:
-    """`data` as it goes into chunks of `kind`, of at most `limit` bytes each.
+    """The bytes of `data` for chunks of `kind`, which have at most `limit` bytes each.
 
     Raises CommandError for a row that does not fit one chunk, ValueError for an illegal kind.
     """
@@ -49,5 +49,5 @@ def to_json(value: object) -> bytes:
 
 
 def result(value: object) -> bytes:
-    """The payload of an end."""
+    """The payload of an `end` message; empty for None."""
     return b"" if value is None else to_json(value)

@@ -1,9 +1,9 @@
 """The commands of this agent: each is accepted once, run by its handler and ended once.
 
-The session calls it with what comes from the gateway. A command is acknowledged before its handler starts and, if
-there is a journal, after the journal has it; until then its ack, its cancel and its repetitions wait. A command ends
-by itself, by a cancel or at its deadline. A cancel and the deadline do not wait long for a handler that does not
-stop: the command is ended, and whatever the handler still writes is discarded.
+The session calls it with what comes from the gateway. A command is acknowledged before its handler starts and, if there
+is a journal, after the journal has it; until then its ack, its cancel and its repetitions wait. A command ends when its
+handler does, when it is cancelled, or at its deadline. A handler that does not stop then is waited for only briefly:
+the command is ended, and whatever the handler still writes is discarded.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from fairlead.wire.messages import Ack, Cancel, Cmd, Error
 logger = logging.getLogger("fairlead.agent")
 
 OPEN_LIMIT = 1_000
-"""Commands at once, including those whose results are not stored yet: as many as a gateway lets wait for an agent, so
-that none is refused that had been queued, and fewer than the 1,024 that hello can name."""
+"""Maximum number of open commands, including those whose results are not stored yet. It equals the number that a
+gateway queues for an agent, so that no queued command is refused, and is below the 1,024 that hello can name."""
 STOP_TIMEOUT = 8.0
 """Seconds for a handler to stop: the protocol gives 10, and an exec needs 3 to be killed."""
 
@@ -55,8 +55,8 @@ class CommandRunner:
         restartable: Iterable[Accepted] = (),
         disabled: Mapping[str, str] | None = None,
     ) -> None:
-        """`restartable`: commands that the former process had accepted and that may begin again, once a welcome names
-        them. `disabled`: methods that are refused, and why.
+        """`restartable` are the commands that the previous process had accepted and that may run again once a welcome
+        names them. `disabled` maps methods that are refused to the reason.
         """
         self._handlers = handlers
         self._disabled = disabled or {}
@@ -65,9 +65,9 @@ class CommandRunner:
         self._restartable = list(restartable)
         self._running: dict[str, RunningCommand] = {}
         self._admitting: dict[str, asyncio.Future[None]] = {}
-        """Commands that the journal does not have yet."""
+        """Commands that are not in the journal yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """The tasks of handlers, including those of commands that were ended although their handler did not stop."""
+        """The handlers' tasks, including those of commands that were ended although their handler did not stop."""
         self._executor = HandlerExecutor(sender, handlers)
         self._loop = asyncio.get_running_loop()
 
@@ -105,7 +105,7 @@ class CommandRunner:
         if (running := self._running.get(cancel.id)) is not None:
             self._stop(running, CANCEL_REASONS.get(cancel.why, CANCELLED))
         elif (stream := self._sender.outbox.streams.get(cancel.id)) is not None:
-            self._discard_output(stream)  # it has ended, and its end may wait behind output that has no credit
+            self._discard_output(stream)  # its handler has ended, but its end may wait behind output that has no credit
 
     def on_progress(self, commands: Iterable[str]) -> None:
         """These commands may have more credit or more input."""
@@ -150,7 +150,8 @@ class CommandRunner:
             reason = self._disabled.get(cmd.method, f"this agent has no method {cmd.method!r}")
             raise CommandError("unknown_method", reason)
         arguments = handler.arguments(cmd.payload)
-        # Both count: a stream may wait for its receipt after its handler, a handler may outlive its stream.
+        # Both count: a stream may still wait for its receipt when its handler has ended, and a handler may outlive its
+        # stream.
         if max(len(self._sender.outbox.streams), len(self._tasks)) >= OPEN_LIMIT:
             raise CommandError("busy", f"{OPEN_LIMIT} commands are open, the limit: try again later", temporary=True)
         self._executor.reserve(handler)
@@ -171,7 +172,7 @@ class CommandRunner:
         running.task.add_done_callback(self._tasks.discard)
 
     def _on_admitted(self, running: RunningCommand, arguments: dict[str, Any], admitted: asyncio.Future[None]) -> None:
-        """The journal has the command, or could not take it."""
+        """The journal has recorded the command, or has failed to."""
         command, failure = running.command.id, admitted.exception()
         del self._admitting[command]
         if failure is None and running.stop is None:
@@ -190,7 +191,7 @@ class CommandRunner:
             self._refuse(command, journal_error(failure))
 
     def _restart(self, accepted: Accepted, stream: CommandStream) -> None:
-        """Begin a command again that had neither output nor input in the former process; the gateway allows it."""
+        """Run a command again that had neither output nor input in the previous process, as the gateway allows."""
         assert self._journal is not None
         left = min(max(0, accepted.expiry - int(time.time() * 1000)), accepted.cmd.deadline)
         cmd = msgspec.structs.replace(accepted.cmd, deadline=left, attempt=accepted.cmd.attempt + 1)
@@ -205,7 +206,7 @@ class CommandRunner:
             self._executor.cancel_reservation(handler)
             self._send_end(cmd.id, stream, HandlerOutcome("error", error=journal_error(e)))
             return
-        logger.info("command %s of the former process is begun again", cmd.id)
+        logger.info("running command %s of the previous process again", cmd.id)
         self._start(self._open(cmd, handler, stream), arguments)
 
     # -- running and ending --------------------------------------------------------------------------
@@ -225,7 +226,7 @@ class CommandRunner:
         if running.task is None:
             return  # `_on_admitted` ends it
         running.timer = self._loop.call_later(STOP_TIMEOUT, self._give_up, running)
-        # Not before the task's first step: a task that is cancelled before it began could not clean up.
+        # Not before the task's first step: a task that is cancelled before it has begun cannot clean up.
         self._loop.call_soon(running.task.cancel)
 
     def _give_up(self, running: RunningCommand) -> None:
@@ -250,14 +251,15 @@ class CommandRunner:
         self._send_end(command.id, running.stream, outcome)
 
     def _discard_output(self, stream: CommandStream) -> None:
-        """Nobody waits for the rest of the output."""
+        """Discard the output that has not been sent: it is no longer wanted."""
         for message in stream.cut():
             self._sender.post(message)
 
     def _send_end(self, command: str, stream: CommandStream, outcome: HandlerOutcome) -> None:
         outbox = self._sender.outbox
         outbox.finished(command)
-        # Unless the gateway has ended it, or its results were lost and the stream ended with them.
+        # No end is sent if the gateway has ended the command, or if its results were lost and the stream ended with
+        # them.
         if outbox.streams.get(command) is stream and not stream.ended:
             end = stream.end(outcome.state, outcome.payload, outcome.error)
             if not stream.held:

@@ -1,4 +1,5 @@
-"""A command that is running, and the reasons for which one is stopped from outside. Used by `CommandRunner`."""
+"""A running command, and the reasons for which a command is stopped before its handler ends. Used by
+`CommandRunner`."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TIMEOUT = StopReason("timeout", Error(code="deadline", message="the deadline pas
 STOPPING = StopReason("cancelled", Error(code="cancelled", message="the agent was stopped"), "the agent was stopped")
 LOST = StopReason("cancelled", None, "the gateway ended it")
 CANCEL_REASONS = {messages.DEADLINE: TIMEOUT, messages.OVER: LOST}
-"""What the `why` of a cancel means, where it is not that the platform asked for it."""
+"""The reasons that the `why` of a cancel stands for, unless the platform requested the cancel."""
 
 
 @dataclass(slots=True)
@@ -36,15 +37,15 @@ class RunningCommand:
     stream: CommandStream
     handler: Handler
     task: asyncio.Task[None] | None = None
-    """None until the journal has the command."""
+    """None until the journal has recorded the command."""
     timer: asyncio.TimerHandle | None = None
-    """Until the deadline; once it is stopped, until its handler is no longer waited for."""
+    """Fires at the deadline; once the command is being stopped, when its handler is no longer waited for."""
     stop: StopReason | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """What a handler's run came to: the members of the end."""
+    """The outcome of a handler's run: the members of the `end` message."""
 
     state: EndState
     payload: bytes = b""

@@ -1,8 +1,9 @@
 """Runs plain functions and generators in threads: they may block, the event loop must not.
 
-Each runs in a daemon thread of its own, as many at once as there are slots: the threads of a ThreadPoolExecutor are
-joined at exit, so that one handler that never returns would keep the agent from ending. A thread cannot be killed; when
-its command is over, a generator is closed at its next item and what a function returns is discarded.
+Each runs in a daemon thread of its own, and there are as many at once as there are slots. The threads of a
+ThreadPoolExecutor are joined at exit, so a single handler that never returns would keep the agent from ending. A thread
+cannot be killed: once its command is over, a generator is closed at its next item, and what a function returns is
+discarded.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from fairlead.agent.commands.worker_slots import WorkerSlots
 logger = logging.getLogger("fairlead.agent")
 
 THREADS = 32
-"""Blocking handlers at once: they mostly wait. The most that Python's own ThreadPoolExecutor has by default."""
+"""Maximum number of blocking handlers at once: they mostly wait. Python's ThreadPoolExecutor has at most as many by
+default."""
 WAITING = 64
-"""Commands that wait for a thread; more are refused as busy."""
+"""Maximum number of commands that wait for a thread; more are refused as busy."""
 
 
 class ThreadRunner:

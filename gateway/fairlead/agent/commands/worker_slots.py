@@ -1,7 +1,8 @@
-"""Slots for work that takes a thread or a process: bounded numbers run and wait, and further work is refused.
+"""Slots for work that needs a thread or a process: the numbers that run and that wait are bounded, and further work is
+refused.
 
-Each runner has one of these. Whoever waits is served in order. A slot is released when the work has really ended, which
-for a thread may be long after its command, so that the count stays correct.
+Each runner has one WorkerSlots. Waiting work is served in order. A slot is released when the work has really ended,
+which for a thread may be long after its command.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ class WorkerSlots:
         self._free = limit + waiting
 
     def reserve(self) -> bool:
-        """Reserve a slot, now or later; False when too many wait already."""
+        """Reserve a slot, which may become free later. Returns False if too many are waiting already."""
         if self._free == 0:
             return False
         self._free -= 1
         return True
 
     async def acquire(self) -> None:
-        """Wait for the slot that was reserved. When this is cancelled, the reservation is still to be cancelled."""
+        """Wait for the slot that was reserved. If this wait is cancelled, the caller must call `cancel_reservation`."""
         await self._running.acquire()
 
     def cancel_reservation(self) -> None:

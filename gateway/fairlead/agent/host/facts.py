@@ -1,6 +1,6 @@
 """What kind of machine this is: the facts of hello, and the result of `sys.info`.
 
-The agent reads the facts once, when it is made. A value is None where the host does not provide it.
+The agent reads the facts once, when it is created. A value is None if the host does not provide it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The log of `fairlead agent run`: a line on stderr for each event, as text or as JSON.
 
-Set up once by the command line. Programs that use the SDK have logging of their own, which this never touches.
+Set up once by the command line. Programs that use the SDK configure their own logging, which this never touches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """One line, followed by those of an exception. Text from a gateway or a handler cannot begin a line of its own."""
+    """One line for each event, followed by the lines of its exception. Text from a gateway or a handler cannot begin a
+    new line.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = plain(record.message)

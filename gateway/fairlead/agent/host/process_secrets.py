@@ -2,8 +2,7 @@
 
 Called once by the command line, before the agent serves. The programs that the platform starts run as the agent's own
 user, and /proc shows them its arguments, its environment and its memory. A secret that was given by a flag or a
-variable is overwritten there, so that even root does not see it; the memory is closed to all but root. Linux only;
-elsewhere it does nothing.
+variable is overwritten there, so that not even root sees it, and the memory becomes readable for root alone.
 """
 
 from __future__ import annotations
@@ -16,19 +15,21 @@ from collections.abc import Collection, Iterator
 logger = logging.getLogger("fairlead.agent")
 
 PR_SET_DUMPABLE = 4
-"""prctl(2). A process that cannot be dumped belongs to root in /proc: no other process of its user may read its memory,
-environment or open files, or attach to it. It writes no core either. Programs that it starts are not concerned."""
+"""prctl(2). A process that is not dumpable belongs to root in /proc: no other process of its user may read its memory,
+environment or open files, or attach to it. It writes no core dump either. Programs that it starts are not affected."""
 ARGUMENTS, ENVIRONMENT = slice(45, 47), slice(47, 49)
 """The fields of /proc/PID/stat with the first and last address of each, counted after the name (proc(5), 48 to 51)."""
 
 
 def hide_secrets(secrets: Collection[str]) -> None:
-    """Overwrite each of `secrets` where it stands as an argument, behind the `=` of one, or as the value of a variable
-    of the environment that this process was started with; close its memory to processes of the same user.
+    """Overwrite each of `secrets` wherever it is an argument, follows the `=` of one, or is the value of an environment
+    variable with which this process was started. Protect the process's memory from other processes of its user.
     """
     for name, value in list(os.environ.items()):
         if value in secrets:
-            os.environ[name] = value  # a copy that libc owns: what is overwritten below is no longer in use
+            os.environ[name] = (
+                value  # this makes a copy that libc owns, so what is overwritten below is no longer in use
+            )
     try:
         wanted = {os.fsencode(secret) for secret in secrets}
         for address, length in _found(wanted):

@@ -1,6 +1,6 @@
 """systemd's notify protocol, sd_notify(3): ready, status, watchdog, stopping.
 
-Used by `Agent.run`, which owns the process. Without NOTIFY_SOCKET in the environment nothing is sent. Each
+Used by `Agent.run`, which owns the process. It sends nothing if NOTIFY_SOCKET is not in the environment. Each
 notification is one datagram, so no library is needed. The event loop feeds the watchdog: systemd restarts an agent
 whose loop hangs, but an unreachable gateway does not trip it.
 """
@@ -29,7 +29,7 @@ class SystemdNotifier:
         self._socket: socket.socket | None = None
 
     def attach(self, environment: MutableMapping[str, str]) -> None:
-        """Take the protocol's variables out of `environment`: programs that the agent starts must not use them."""
+        """Remove the protocol's variables from `environment`, which programs that the agent starts must not use."""
         address = environment.pop("NOTIFY_SOCKET", "")
         period = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")

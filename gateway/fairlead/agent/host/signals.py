@@ -2,8 +2,8 @@
 
 A process that was started by nohup, or as a background job of a script, ignores SIGHUP, or SIGINT and SIGQUIT. A
 program that it starts would inherit that at exec: Ctrl-C would do nothing in a shell on an agent, and a hangup would
-have no effect. A signal with a handler, however, is reset to its default at exec. Called once by whoever owns the
-process: `Agent.run`, and the tests.
+have no effect. A signal with a handler, however, is reset to its default at exec. Called once by the owner of the
+process: `Agent.run`, or a test.
 
 It covers `signal.valid_signals()`, the signals that a program can set. The C library reserves a few for its threads (32
 and 33 with glibc): one of these that was ignored at the start stays ignored in started programs.
@@ -21,8 +21,8 @@ INHERITED = frozenset(
 
 
 def reset_ignored_signals() -> None:
-    """Replace "ignore" by a handler that does nothing: the same for this process, the default for its children. Python
-    allows this in the main thread only.
+    """Replace "ignore" with a handler that does nothing. For this process nothing changes; its children get the default
+    action. Python allows this in the main thread only.
     """
     for number in signal.valid_signals() - INHERITED:
         if signal.getsignal(number) is signal.SIG_IGN:

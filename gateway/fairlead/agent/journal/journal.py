@@ -1,11 +1,12 @@
 """The durable memory of an agent: accepted commands, their output and events, across the end of its process.
 
-Made by `Agent` when it has a folder. `CommandRunner` asks it before a command is acknowledged, and the outbox reports
-the rest to it. Accepted commands are on the disk before their ack, ends and events soon after. Chunks do not wait for
-the disk: after a power cut the last ones may be missing, and their stream ends with `results_gap`.
+Created by `Agent` if it is given a folder. `CommandRunner` records each command in it before the command is
+acknowledged, and the outbox records the rest. Accepted commands are on the disk before their ack; ends and events
+follow soon. Chunks do not wait for the disk: after a power cut the last ones may be missing, and their stream then ends
+with `results_gap`.
 
-It runs nothing and sends nothing. A memory with a hole is another memory: then the commands in it are forgotten and it
-gets a new id, by which the gateway knows that their outcome is unknown.
+It runs nothing and sends nothing. If the file is damaged, the commands in it are forgotten and the journal gets a new
+id, by which the gateway learns that their outcome is unknown.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ from fairlead.wire.outbox import Outbox
 logger = logging.getLogger("fairlead.agent")
 
 SIZE_LIMIT = 64 << 20
-"""Bytes of the file: an hour's worth of output of a busy host, and no burden on its disk."""
+"""Maximum size of the file in bytes: enough for an hour of a busy host's output, and no burden on its disk."""
 LEAST_LIMIT = 8 << 20
-"""The smallest limit: of the quarter that is kept for output, the last command let in may take half a MiB."""
+"""The smallest limit in bytes: the last command that is accepted may take half a MiB of the quarter that is reserved
+for output."""
 
 UNKNOWN = Error(code="outcome_unknown", message="the agent was restarted while the command ran; it was not run again")
 
 
 class Journal:
     def __init__(self, folder: str | os.PathLike[str], agent: str, limit: int = SIZE_LIMIT) -> None:
-        """Open it, or create it. Raises ConfigError when another process, or another agent, uses this folder."""
+        """Open or create the journal. Raises ConfigError if another process or another agent uses this folder, or if it
+        cannot be used.
+        """
         if limit < LEAST_LIMIT:
             raise ConfigError(f"invalid journal limit {limit}: expected at least {LEAST_LIMIT} bytes")
         self._limit = limit
@@ -60,7 +64,7 @@ class Journal:
 
     @property
     def id(self) -> str:
-        """The id that the gateway compares with the one that it knows."""
+        """The journal's id, which the gateway compares with the one that it knows."""
         assert self._state.header is not None
         return self._state.header.journal
 
@@ -70,7 +74,7 @@ class Journal:
         return self._writer.has_room
 
     def start(self, on_room: Callable[[], None]) -> asyncio.Task[None]:
-        """Begin to sync; `on_room` is called when there may be room again. The task ends with `close`."""
+        """Start syncing; `on_room` is called when there may be room again. The task ends with `close`."""
         return self._writer.start(on_room)
 
     async def close(self) -> None:
@@ -78,8 +82,8 @@ class Journal:
         await self._writer.close()
 
     def restore(self, outbox: Outbox) -> list[Accepted]:
-        """Fill a new process's outbox. What was running ends with `outcome_unknown`, except the commands that are
-        returned: they may begin again, once the gateway says that it still wants them.
+        """Fill the outbox of a new process. Commands that were running end with `outcome_unknown`, except those that
+        are returned: they may run again, once the gateway says that it still wants them.
         """
         now = _now()
         restartable: list[Accepted] = []
@@ -103,13 +107,14 @@ class Journal:
     # -- called by CommandRunner ---------------------------------------------------------------------
 
     def accept(self, cmd: Cmd) -> asyncio.Future[None]:
-        """Record a command. The future is done once the disk has it: then it may be acknowledged. Raises JournalFailed,
-        now or in the future.
+        """Record a command. The returned future is done once the record is on the disk: only then may the command be
+        acknowledged. JournalFailed is raised here or set on the future.
         """
-        # A quarter is kept for output: else commands that wait to write could fill the journal and wait for each other.
+        # A quarter is reserved for output: otherwise commands could fill the journal and then wait for each other to
+        # write.
         if not self.has_room or self._state.live > self._limit * 3 // 4:
             raise JournalFull(f"the journal of this agent is full ({self._limit} bytes): try again later")
-        # Only a command that may begin again needs its arguments.
+        # Only a command that may run again needs its arguments.
         expiry = _now() + cmd.deadline
         self._writer.append(Accepted(cmd, expiry) if cmd.retry == "safe" else _not_restartable(cmd, expiry))
         return self._writer.synced()
@@ -121,7 +126,9 @@ class Journal:
     # -- called by the outbox, as its `Memory` -------------------------------------------------------
 
     def keep(self, message: Chunk | End | Event) -> None:
-        """Record a message before it enters the outbox. Raises JournalFailed, but not for an end: it is still sent."""
+        """Record a message before it enters the outbox. Raises JournalFailed, except for an end, which is sent in any
+        case.
+        """
         if isinstance(message, End):
             self._writer.append_if_possible(message)
         elif isinstance(message, Event) and not self.has_room:
@@ -152,7 +159,9 @@ class Journal:
 
 
 def _open(file: JournalFile, agent: str) -> JournalState:
-    """The state that the file holds, or that of a new memory. Raises OSError, and ConfigError for another agent's."""
+    """The state in the file, or that of a new journal. Raises OSError, and ConfigError if the journal is another
+    agent's or of another version.
+    """
     found = replay(file.read())
     header = found.state.header
     if header is not None and header.version != VERSION:
@@ -168,7 +177,7 @@ def _open(file: JournalFile, agent: str) -> JournalState:
     state.apply(Header(VERSION, secrets.token_hex(8), agent), 0)
     if header is not None or found.damage or found.torn:
         logger.error(
-            "the journal in %s is damaged: %s. Its commands are forgotten, and the gateway ends them",
+            "the journal in %s is damaged: %s. Its commands are forgotten, and the gateway will end them",
             file.path, found.damage or "it has no header",
         )  # fmt: skip
         for event, size in found.state.events.values():
@@ -179,7 +188,7 @@ def _open(file: JournalFile, agent: str) -> JournalState:
 
 
 def _not_restartable(cmd: Cmd, expiry: int) -> Accepted:
-    """The record of a command that must not begin again; it does not keep the arguments."""
+    """The record of a command that must not run again; it does not keep the arguments."""
     return Accepted(msgspec.structs.replace(cmd, payload=b"", sig=b""), expiry, spent=True)
 
 

@@ -1,8 +1,8 @@
-"""The journal on disk: a folder with one file that grows, its lock, and its replacement by a shorter one.
+"""The journal on disk: a locked folder with one file, which grows and is replaced by a shorter one.
 
-Used by `writer` and `journal`, which decide what is in the file. Appending happens on the event loop, because bytes
-handed to the kernel survive the process and cost less than the socket that follows; what waits for a disk (`sync`,
-`prepare`) must run in a thread. A failed append leaves the file as it was.
+Used by `writer` and `journal`, which decide what is in the file. Appending happens on the event loop, because it costs
+less than the write to a socket that follows, and bytes that the kernel has survive the end of the process. What waits
+for a disk (`sync`, `prepare`) must run in a thread. A failed append leaves the file as it was.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ BLOCK = 1 << 20
 
 class JournalFile:
     def __init__(self, path: Path) -> None:
-        """Create the folder if necessary, and lock it. Raises ConfigError when another process uses it, or nobody
-        can.
+        """Create the folder if necessary, and lock it. Raises ConfigError if another process uses it, or if it cannot
+        be used.
         """
         self.path = path
         self.size = 0
@@ -32,7 +32,7 @@ class JournalFile:
         self._fresh = path / "journal.new"
         self._fd = -1
         self._renamed = False
-        """Whether the folder itself has to be synced."""
+        """Whether the folder itself still has to be synced."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,7 +67,7 @@ class JournalFile:
         self.size = size
 
     def append(self, data: bytes) -> None:
-        """Raises OSError, and leaves nothing of `data` behind."""
+        """Append `data`. If this raises OSError, nothing of `data` is in the file."""
         try:
             _write(self._fd, data, self.size)
         except OSError:
@@ -76,7 +76,7 @@ class JournalFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Wait until the disk has everything that was appended. Run it in a thread."""
+        """Wait until everything that was appended is on the disk. Call it in a thread."""
         os.fsync(self._fd)
         if self._renamed:
             folder = os.open(self.path, os.O_RDONLY)
@@ -87,7 +87,7 @@ class JournalFile:
             self._renamed = False
 
     def prepare(self, pieces: Iterable[bytes]) -> tuple[int, int]:
-        """Write and sync a file that is to replace this one; returns its descriptor and size. Run it in a thread."""
+        """Write and sync a file that is to replace this one. Returns its descriptor and size. Call it in a thread."""
         fd = os.open(self._fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         size, block = 0, bytearray()
         try:
@@ -106,7 +106,8 @@ class JournalFile:
     def replace(self, prepared: tuple[int, int], since: int) -> None:
         """Continue with the prepared file, extended by what was appended to this one `since` it had that size.
 
-        Nobody was promised that tail yet: whoever waits for a sync gets it after the next one, of the new file.
+        That tail need not be on the disk yet: whoever waits for a sync waits for the next one, which syncs the new
+        file.
         """
         fd, size = prepared
         try:
@@ -135,7 +136,9 @@ class JournalFile:
 
 
 def _write(fd: int, data: bytes | bytearray, at: int) -> int:
-    """Write all of `data` at this position: a disk that runs full takes a part first, and reports it only then."""
+    """Write all of `data` at this position. Several writes may be needed: a disk that becomes full takes a part first
+    and reports an error at the next one.
+    """
     with memoryview(data) as view:
         done = 0
         while done < len(view):

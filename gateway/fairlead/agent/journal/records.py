@@ -1,9 +1,9 @@
 """The records of an agent's journal, and their encoding.
 
-A record is a prefix of 12 bytes (the length of the body, the CRC-32 of the body, the CRC-32 of those eight bytes) and
-a body in MessagePack; output and events are the link protocol's own messages. The prefix has a checksum of its own
-because a torn tail and a damaged middle must be told apart: the first is the normal end of a process that was killed
-and loses nothing that was promised, but after the second there may be commands that were promised. Pure: no I/O.
+A record is a prefix of 12 bytes (the length of the body, the CRC-32 of the body, the CRC-32 of those eight bytes) and a
+body in MessagePack; output and events are the link protocol's own messages. The prefix has a checksum of its own, so
+that an incomplete last record can be distinguished from damage in the middle of the file. The former is normal after a
+crash and loses nothing that was promised; after the latter, commands that were acknowledged may be lost. Pure: no I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Record(Struct, tag_field="t", omit_defaults=True, frozen=True, gc=False):
 
 
 class Header(Record, tag=100, frozen=True):
-    """The first record. `journal` is the id by which the gateway knows this memory: both are lost together."""
+    """The first record. `journal` is the id by which the gateway recognizes this journal; it is lost together with the
+    records.
+    """
 
     version: Count
     journal: Id
@@ -34,7 +36,8 @@ class Header(Record, tag=100, frozen=True):
 
 class Accepted(Record, tag=101, frozen=True):
     """A command. `expiry` is its deadline by the wall clock, in Unix ms; `first` is the number of the first chunk that
-    follows. `spent`: it must not be begun again, because it has had output or input, or was begun a second time.
+    follows. `spent` is set if the command must not run again, because it has had output or input, or was already run a
+    second time.
     """
 
     cmd: Cmd

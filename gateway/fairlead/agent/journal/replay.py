@@ -13,8 +13,8 @@ from fairlead.agent.journal.state import JournalState
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The state after the first `end` bytes. `torn`: the last record is incomplete. `damage`: why the rest is not
-    used.
+    """The state after the first `end` bytes. `torn` is set if the last record is incomplete, `damage` says why the rest
+    is not used.
     """
 
     state: JournalState
@@ -33,7 +33,7 @@ def replay(data: bytes) -> Replay:
         body = view[at + PREFIX : at + PREFIX + length]
         after = at + PREFIX + length
         if zlib.crc32(view[at : at + PREFIX_HEAD.size]) != PREFIX_CHECK.unpack_from(data, at + PREFIX_HEAD.size)[0]:
-            # A file system may have extended the file before it wrote into it.
+            # The file system may have extended the file with zeros before it wrote the data.
             torn = not any(view[at + PREFIX :])
             return Replay(state, at, torn=torn, damage="" if torn else f"there is no record at byte {at}")
         if after > len(data):

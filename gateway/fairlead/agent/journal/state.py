@@ -1,4 +1,5 @@
-"""The state that a journal's records add up to: open commands with their output, ids of finished ones, and events.
+"""The state that results from a journal's records: open commands with their output, ids of finished commands, and
+events.
 
 `writer` applies each record that it appends; `replay` applies those of a file. Pure: no I/O and no clock.
 """
@@ -40,7 +41,8 @@ class JournalState:
     header: Header | None = None
     commands: dict[str, JournaledCommand] = field(default_factory=dict)
     finished: dict[str, int] = field(default_factory=dict)
-    """The ids of the last ones, oldest first, with the size of their record: they must not run again."""
+    """The ids of the last closed commands, oldest first, with the size of their record: these commands must not run
+    again."""
     events: dict[str, tuple[Event, int]] = field(default_factory=dict)
     live: int = 0
 
@@ -72,8 +74,8 @@ class JournalState:
                 self.live += size
 
     def stored(self, command: str, count: int) -> None:
-        """The gateway has stored the first `count` chunks. There is no record of it: at the next start it says so
-        itself.
+        """The gateway has stored the first `count` chunks. No record is written: after the next start the gateway says
+        it again.
         """
         journaled = self.commands.get(command)
         while journaled is not None and journaled.chunks and journaled.chunks[0][0].n < count:
@@ -104,7 +106,7 @@ class JournalState:
     def _chunk(self, chunk: Chunk, size: int) -> None:
         journaled = self.commands.get(chunk.id)
         if journaled is None:
-            return  # of a handler that outlived its command
+            return  # from a handler that outlived its command
         if chunk.n != journaled.next or journaled.end is not None:
             raise ValueError(f"chunk {chunk.n} of {chunk.id} is out of order: expected {journaled.next}")
         journaled.next += 1
@@ -116,11 +118,11 @@ class JournalState:
         if journaled is None:
             return
         first = journaled.chunks[0][0].n if journaled.chunks else journaled.next
-        if first <= end.total < journaled.next:  # cut at a cancel: what follows the end was never sent
+        if first <= end.total < journaled.next:  # cut by a cancel: chunks beyond the total were never sent
             while journaled.next > end.total:
                 self.live -= journaled.chunks.pop()[1]
                 journaled.next -= 1
-        elif end.total != journaled.next:  # the gateway has lost results: nothing before the end counts any more
+        elif end.total != journaled.next:  # the gateway has lost results, so earlier chunks no longer count
             self.live -= sum(held for _, held in journaled.chunks)
             journaled.chunks.clear()
             journaled.next = end.total

@@ -1,8 +1,9 @@
-"""Appends records to the journal's file, syncs them in groups, and rewrites the file when most of it is dead.
+"""Appends records to the journal's file, syncs them in groups, and rewrites the file when most of it is no longer
+needed.
 
-Made by `Journal`, which decides what is recorded. A record is in the kernel's hands when `append` returns, so that a
-killed process loses nothing; one task syncs in a thread whatever was appended meanwhile (a group commit). After a
-failed sync nobody knows what the disk has: then nothing is accepted any more until the agent is started again.
+Made by `Journal`, which decides what is recorded. When `append` returns, the kernel has the record, so a killed process
+loses nothing. One task syncs, in a thread, whatever was appended meanwhile (a group commit). After a failed sync it is
+unknown what is on the disk, so nothing is accepted until the agent is started again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fairlead.agent.journal.state import JournalState
 logger = logging.getLogger("fairlead.agent")
 
 WASTE = 1 << 20
-"""Bytes of dead records below which a rewrite is not worth its syncs."""
+"""Bytes of obsolete records below which a rewrite is not worth its syncs."""
 RETRY = 10.0
 """Seconds between attempts to rewrite a journal when the disk fails."""
 CLOSE_TIMEOUT = 5.0
@@ -47,7 +48,9 @@ class JournalWriter:
 
     @property
     def has_room(self) -> bool:
-        """Whether output may be written. A broken journal has room: writing there reports that it is broken."""
+        """Whether output may be written. A broken journal counts as having room, because the write then reports that it
+        is broken.
+        """
         return self._file.size < self._limit or self._broken
 
     def start(self, on_room: Callable[[], None]) -> asyncio.Task[None]:
@@ -67,7 +70,7 @@ class JournalWriter:
         self._file.close()
 
     def append(self, record: Entry) -> None:
-        """Raises JournalFailed; then nothing has changed."""
+        """Append a record. If this raises JournalFailed, nothing has changed."""
         framed = frame(record)
         try:
             if self._broken:
@@ -84,14 +87,14 @@ class JournalWriter:
         self.rewrite_if_wasteful()
 
     def append_if_possible(self, record: Entry) -> None:
-        """Append a record that a new process can do without: it applies even if it cannot be written."""
+        """Append a record that a new process can do without: it takes effect even if it cannot be written."""
         try:
             self.append(record)
         except JournalFailed:
             self.state.apply(record, 0)
 
     def synced(self) -> asyncio.Future[None]:
-        """A future: done once the disk has everything that was appended; JournalFailed if the disk does not take it."""
+        """A future that is done once everything that was appended is on the disk, or fails with JournalFailed."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._sync_needed.set()
@@ -132,7 +135,9 @@ class JournalWriter:
                     waiter.set_result(None)
 
     async def _rewrite(self) -> None:
-        """Leave out what is dead. Records are appended to the old file meanwhile; they are copied to the new one."""
+        """Rewrite the file without obsolete records. Records that are appended to the old file meanwhile are copied to
+        the new one.
+        """
         since, records = self._file.size, list(self.state.records())
         try:
             prepared = await self._in_thread(lambda: self._file.prepare(map(frame, records)))

@@ -1,4 +1,4 @@
-"""How an attempt to hold a link ended, in words and with its consequences, and the log of the reasons.
+"""How an attempt to hold a link ended and what follows from it, and the log of the reasons.
 
 `connector` uses both. A reason is logged once and then only at level debug, until an hour has passed or a link was
 welcomed: an outage of hours must not fill the disks of a fleet.
@@ -22,28 +22,29 @@ from fairlead.wire.retry import after_refusal
 logger = logging.getLogger("fairlead.agent")
 
 MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
-"""HTTP refusals that somebody has to correct."""
+"""HTTP statuses of refusals whose cause somebody has to correct."""
 REMIND = 3600.0
 """Seconds until a reason that persists is logged again."""
 REASONS = 64
-"""Reasons that are remembered. If a gateway invents more, each new one is logged."""
+"""Maximum number of reasons that are remembered. If there are more, each further one is logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
     reason: str
     delay: float | None = None
-    """Milliseconds until the next attempt, if the gateway named them."""
+    """Milliseconds until the next attempt, if the gateway has specified them."""
     slow: bool = False
-    """Somebody has to correct something first."""
+    """Whether somebody has to correct something first."""
     final: bool = False
-    """The gateway does not want this agent back."""
+    """Whether the agent must not connect again."""
     moved: bool = False
-    """The link was drained. Without `delay` it was settled: no failure, and the next attempt follows at once."""
+    """Whether the link was drained. Without a `delay` the link had been stable: this is not a failure, and the next
+    attempt follows at once."""
     lived: float = 0.0
     """Seconds since welcome."""
     detail: str = ""
-    """What the other end said. It may contain a number or a time, so it does not make a reason of its own."""
+    """What the other end said. It is not part of the reason, because it may contain a number or a time."""
 
 
 def end_of_refusal(e: ConnectionRefused) -> AttemptEnd:
@@ -65,7 +66,8 @@ def end_of_session(session: AgentSession, lived: float) -> AttemptEnd:
     code, words = session.closed.result()
     reason = f"the link closed with {describe(code)}" + (f": {plain(words)}" if words else "")
     if session.by_us:
-        # The gateway broke the protocol or fell silent: the next node may run another version.
+        # The gateway violated the protocol or fell silent. Another node may run another version, so the agent tries
+        # again.
         return AttemptEnd(reason, lived=lived)
     if not may_reconnect(code):
         return AttemptEnd(reason, final=True)
@@ -87,7 +89,9 @@ class AttemptLog:
         self._logged.clear()
 
     def record(self, end: AttemptEnd, delay: float) -> str:
-        """Log how an attempt ended, and that the next one follows in `delay` seconds. Returns a status line."""
+        """Log how an attempt ended, and that the next one follows in `delay` seconds. Returns the line for the
+        service's status.
+        """
         now = asyncio.get_running_loop().time()
         logged = self._logged.get(end.reason)
         repeated = logged is not None and now - logged < REMIND

@@ -1,9 +1,10 @@
-"""Limits every number that a gateway sends to the agent's own bounds, before anything is done with it.
+"""Limits every number that a gateway sends to the agent's own bounds, before it is used.
 
-The session calls it for each message, before the state machine. A gateway may be defective or compromised: what it asks
-for must not fill the agent's memory, occupy its handlers for ever or leave it on a dead link. A number beyond its bound
-is replaced by the bound, so that an agent still serves a gateway that is only configured oddly. The pace of reconnects
-is bounded in `wire.retry`, the size of messages by the carrier, and the input of a stream by its window.
+The session calls it for each message, before the state machine. A gateway may be defective or compromised: what it
+requests must not fill the agent's memory, occupy its handlers for ever or leave it on a dead link. A number beyond its
+bound is replaced with the bound, so that an agent still serves a gateway whose configuration is merely unusual. The
+pace of reconnects is bounded in `wire.retry`, the size of messages by the carrier, and the input of a stream by its
+window.
 """
 
 from __future__ import annotations
@@ -25,22 +26,27 @@ from fairlead.wire.messages import (
 from fairlead.wire.outbox import Outbox
 
 HEARTBEAT_LEAST = 100
-"""Milliseconds. Ten small messages a second are no load for an agent, and no gateway needs more of them."""
+"""The shortest heartbeat interval in ms: ten small messages a second are no load for an agent, and no gateway needs
+more."""
 HEARTBEAT_MOST = 3_600_000
-"""Milliseconds, the largest that a gateway accepts as a setting: without a bound a dead link would be held for ever."""
+"""The longest heartbeat interval in ms, which is also the largest that a gateway accepts as a setting. Without a bound,
+a dead link would be held for ever."""
 MESSAGE_LEAST = 128 << 10
-"""Bytes: the protocol promises as much. With less an agent could not send its results."""
+"""The smallest message limit in bytes, which the protocol guarantees. With less, an agent could not send its
+results."""
 WINDOW_MOST = 64 << 20
-"""Bytes, the largest that a gateway accepts as a setting: one stream keeps as much in memory in each direction."""
+"""The largest window in bytes, which is also the largest that a gateway accepts as a setting. One stream keeps as much
+in memory in each direction."""
 DEADLINE_MOST = 86_400_000
-"""Milliseconds, the longest that the platform's API accepts: a handler must not occupy its slot for ever."""
+"""The longest deadline in ms, which is also the longest that the platform's API accepts. A handler must not occupy its
+slot for ever."""
 SLOT_MOST = 3_600_000
-"""Milliseconds until the agent leaves a drained link: no drain takes an hour."""
+"""The latest slot in ms at which the agent leaves a drained link: no drain takes an hour."""
 
 
 def bounded(message: FromGateway | None, outbox: Outbox) -> FromGateway | None:
     """`message`, or a copy with its numbers within their bounds. `outbox` has the credit that was granted before."""
-    # By type and not by pattern: this runs for each message, and most of them have nothing to bound.
+    # Compares types and uses no pattern matching: this runs for each message, and most messages have nothing to bound.
     kind = type(message)
     if kind is Credit:
         return _credit(cast(Credit, message), outbox)
@@ -68,7 +74,7 @@ def _cmd(cmd: Cmd) -> Cmd:
 
 
 def _limits(limits: Limits) -> Limits:
-    """A chunk or window of few bytes is accepted: output that trickles costs the gateway more than the agent."""
+    """A very small chunk or window is accepted: slow output costs the gateway more than the agent."""
     return msgspec.structs.replace(
         limits,
         message=min(max(limits.message, MESSAGE_LEAST), MESSAGE_LIMIT),

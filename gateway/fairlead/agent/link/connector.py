@@ -1,14 +1,15 @@
-"""Keeps the agent linked: has attempts made, moves when the gateway asks, and comes back after the right time.
+"""Keeps the agent linked: it makes attempts, moves when the gateway asks for it, and reconnects after the right delay.
 
 Owned by the agent. An agent that is to move opens its new link before it closes the old one, so that it can be reached
-all the time: until the welcome of the new link the old one serves as before, and if an attempt fails, the old one stays
-until the gateway closes it. `dialer` makes the attempts, `backoff` says when.
+all the time. Until the new link is welcomed, the old one serves as before; if an attempt fails, the old one stays until
+the gateway closes it. `dialer` makes the attempts, `backoff` says when.
 
-Close codes from 4500 on, on either link, end it, because the same hello would be refused again. HTTP refusals that
-somebody has to correct (401, 403, …) do not: they are retried as seldom as the policy allows, because an agent that
-gives up on a mistake in the gateway's configuration could only be brought back by hand, host by host. Those that meet
-a move follow the policy: a single node may be at fault, such as a canary. A 404 is not among them: an ingress answers
-so whenever the Service behind it is recreated, and the policy's own growth is slow enough for a wrong URL.
+Close codes from 4500 on, on either link, end the agent, because the same hello would be refused again. HTTP refusals
+that somebody has to correct (401, 403, …) do not: the agent retries as seldom as the policy allows, because an agent
+that gave up after a mistake in the gateway's configuration could only be brought back by hand, host by host. During a
+move such refusals follow the usual policy, because a single node, such as a canary, may be at fault. A 404 is not one
+of them: an ingress answers with it whenever the Service behind it is recreated, and for a wrong URL the policy's own
+growth is slow enough.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ from fairlead.wire.messages import Hello, Welcome
 logger = logging.getLogger("fairlead.agent")
 
 SETTLED = 5.0
-"""Seconds that a link must have lived for its drain to be followed by an attempt at once."""
+"""Seconds that a link must have lived for its drain to be followed by an immediate attempt."""
 SETTLED_DELAY = 1000.0
-"""The longest delay in ms for a link that did not: the protocol wants the attempt within a second of the slot."""
+"""The longest delay in ms after a link that lived less: the protocol requires the attempt within a second of the
+slot."""
 
 T = TypeVar("T")
 
 
 class LinkObserver(Protocol):
-    """Gets the state of the link, in words."""
+    """Is told the state of the link, in words."""
 
     def linked(self, status: str) -> None: ...
     def waiting(self, status: str) -> None: ...
@@ -68,8 +70,8 @@ class Connector:
         """When `_session` was welcomed, by the event loop's clock."""
 
     async def run(self, receiver: CommandReceiver, on_resume: Callable[[Iterable[str]], None]) -> None:
-        """Stay linked, for ever or until ConnectionRefused: the gateway does not want this agent back. `on_resume` is
-        called at each welcome with the commands that cannot continue.
+        """Keep the agent linked. Raises ConnectionRefused if it must not connect again; otherwise never returns.
+        `on_resume` is called at each welcome with the commands that cannot continue.
         """
 
         def on_welcome(session: AgentSession, welcome: Welcome) -> None:
@@ -101,7 +103,9 @@ class Connector:
             old.leave(CloseCode.NORMAL, "moved to a new link")
 
     async def _hold(self, session: AgentSession) -> AttemptEnd:
-        """Use the link until it is closed, or the agent is to move to a new one, which its end then says."""
+        """Use the link until it is closed or the agent is to move to a new one. Returns which of the two it was, and
+        what follows.
+        """
         await first(session.slot, session.closed)
         drain = session.drain
         if drain is not None and drain.retry is not None:
@@ -113,21 +117,21 @@ class Connector:
                 return end
         lived = asyncio.get_running_loop().time() - self._welcomed
         reason = f"drained ({drain.why})" if drain is not None else "drained"
-        if lived >= SETTLED:  # the slots have spread the fleet already
+        if lived >= SETTLED:  # the slots have already spread the agents
             return AttemptEnd(reason, moved=True, lived=lived)
-        # A link that was drained as soon as it was made is followed by a short wait: something is wrong there, and
-        # would be again.
+        # A link that was drained soon after it was opened is followed by a short wait: something is wrong, and may go
+        # wrong again.
         return AttemptEnd(reason, random.uniform(0, SETTLED_DELAY), moved=True, lived=lived)
 
     def _lose(self, session: AgentSession) -> AttemptEnd:
-        """Forget the link in use, which was closed."""
+        """Forget the link in use, because it was closed."""
         self._session = None
         self._sender.detach(session)
         return end_of_session(session, asyncio.get_running_loop().time() - self._welcomed)
 
     async def _pause(self, end: AttemptEnd) -> AttemptEnd | None:
-        """Wait for the next attempt. Raises ConnectionRefused if there is to be none. Returns the end of an old link
-        that asks for another pause.
+        """Wait until the next attempt. Raises ConnectionRefused if there must be none. Returns the end of the old link
+        if it asks for another pause.
         """
         if end.final:
             raise ConnectionRefused(f"{end.reason}; the agent does not connect again")
@@ -152,7 +156,7 @@ class Connector:
                 end = self._lose(old)
                 if end.final or end.delay is not None:
                     return end
-                logger.info("%s; the agent was about to leave it", end.reason)
+                logger.info("%s while the agent was moving", end.reason)
             return await task
         finally:
             task.cancel()

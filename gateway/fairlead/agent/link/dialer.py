@@ -1,7 +1,7 @@
-"""Makes one attempt to get a link: connects, says hello and waits for welcome.
+"""Makes one attempt to open a link: connects, says hello and waits for welcome.
 
-Called by `connector`. It returns how the attempt ended. It never waits between attempts, and it decides nothing about
-the link that the agent may still have. When the process ends, it closes all connections that it has opened.
+Called by `connector`. It returns how the attempt ended. It never waits between attempts, and it does not touch the link
+that the agent may still have. When the process ends, it closes all connections that it has opened.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import Hello
 
 DIAL_TIMEOUT = 10.0
-"""Seconds for TCP, TLS and the upgrade: three SYNs of a poor network. An ingress that still sends to a node which is
-gone lets an attempt hang so long, and the next one must come within 15 s of the loss."""
+"""Seconds for TCP, TLS and the upgrade, in which a poor network may lose three SYNs. An attempt may hang for so long if
+an ingress still sends it to a node that is gone, and the next one must follow within 15 s of the loss."""
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome: the gateway may be waiting for its store."""
 LEAVE_TIMEOUT = 2.0
 """Seconds to wait for the gateway's close frames when the process ends."""
 UNSENT = 4 << 20
-"""Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what exceeds them is acks,
+"""Bytes in the send buffer above which a link is given up. Results stop at 64 KiB, so whatever exceeds that is acks,
 credit and heartbeats."""
 
 
@@ -47,7 +47,7 @@ class Dialer:
         self._timer_wheel = TimerWheel(silence=3600.0, tick=1.0)
         self._attempts = 0
         self._connections: dict[AgentSession, ClientConnection] = {}
-        """The link, an attempt at the next one, and former links that wait for the gateway to close."""
+        """The link in use, an attempt at the next one, and earlier links that wait for the gateway's close frame."""
 
     def start(self) -> None:
         self._timer_wheel.start()
@@ -110,9 +110,9 @@ class Dialer:
             connection.abort()
         self._connections.clear()
         self._timer_wheel.stop()
-        await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next iteration of the loop
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next iteration of the loop
 
 
 async def first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
-    """Wait until the first of them is done."""
+    """Wait until the first of `futures` is done, for at most `timeout` seconds."""
     await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,9 @@
 """A weighted queue of messages in three lanes: control, interactive and bulk, with the weights 8, 4 and 1.
 
 The agent's session uses it for the messages that it sends. Each lane is first in, first out, and a stream stays in one
-lane, so its order is kept. Between lanes the weights decide, so that a file never delays a keystroke for long and
-keystrokes never stop a file. The weights count messages, not bytes: a bulk message is at most one chunk of 64 KiB. The
-module is pure.
+lane, so its order is kept. Between lanes the weights decide, so that a file transfer never delays a keystroke for long
+and keystrokes never stop a file transfer. The weights count messages, not bytes: a bulk message is at most one chunk of
+64 KiB. The module is pure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """One queue per lane. It is falsy if all are empty."""
+    """One queue per lane. It is false if all are empty."""
 
     __slots__ = ("_left", "_queues")
 

@@ -1,4 +1,4 @@
-"""How the gateway is reached: its URL, the token, TLS and the proxy. Checked when the agent is made."""
+"""How the gateway is reached: its URL, the token, TLS and the proxy. Checked when the agent is created."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Sends to the gateway, across links: messages go out on the present link, or wait for the next one.
 
 `CommandRunner` and `Agent.emit` send with it; the connector attaches and detaches sessions. It uses one link at a time,
-also while the agent moves: the old one until the new one is welcomed. What must not be lost is in
-the outbox before it is sent, and before that in the journal if there is one. What may be lost (acks, credit, events of
-qos 0) goes out only on an open link.
+even while the agent moves: the old one until the new one is welcomed. What must not be lost is written to the journal,
+if there is one, and to the outbox before it is sent. What may be lost (acks, credit, events of qos 0) goes out only on
+an open link.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from fairlead.wire.outbox import Outbox
 logger = logging.getLogger("fairlead.agent")
 
 EVENT_LIMIT = 1_000
-"""Events that are not stored yet: beyond it `emit` fails rather than let them grow. It is more than a host has to
-report during an outage."""
+"""Maximum number of events that are not stored yet: beyond it `emit` fails. It is more than a host has to report during
+an outage."""
 
 
 def too_large(size: int, limit: int) -> Error:
-    """What is sent in place of a result that fits no message."""
+    """The error that is sent in place of a result that does not fit into a message."""
     return Error(
         code="result_too_large",
         message=f"the result of {size} bytes exceeds max {limit}: the handler must yield it in pieces",
@@ -66,12 +66,12 @@ class Sender:
     def __init__(self) -> None:
         self.outbox = Outbox()
         self.limits = Limits()
-        self._subprotocol = SUBPROTOCOL_JSON  # the one that takes less, until there is a link
+        self._subprotocol = SUBPROTOCOL_JSON  # until there is a link: in JSON less payload fits into a message
         self.session = ""
         """The id of the newest link's session."""
         self._writer: LinkWriter | None = None
         self._withholding = False
-        """Whether credit for input waits: see `withhold_credit`."""
+        """Whether credit for input is withheld: see `withhold_credit`."""
         self._journal: Journal | None = None
 
     def use_journal(self, journal: Journal) -> list[Accepted]:
@@ -98,7 +98,9 @@ class Sender:
 
     @property
     def chunk_limit(self) -> int:
-        """Half a window at most: the gateway grants credit in halves, so a larger chunk might wait for ever."""
+        """The maximum size of a chunk in bytes. It is at most half a window: the gateway grants credit in halves, so a
+        larger chunk might wait for ever.
+        """
         return max(1, min(self.limits.chunk, self.limits.window // 2))
 
     @property
@@ -107,19 +109,23 @@ class Sender:
         return payload_limit(self._subprotocol, self.limits.message)
 
     def attach(self, writer: LinkWriter, welcome: Welcome) -> list[str]:
-        """`writer` was welcomed: send on it from now on, first what is not stored. Returns the commands that are
-        lost.
+        """Send on `writer`, which was welcomed, from now on; first whatever is not stored yet. Returns the commands
+        that are lost.
         """
         self.limits, self.session = welcome.limits, welcome.sid
         self._subprotocol = writer.subprotocol
-        for stream in self.outbox.streams.values():  # results made for a link that took larger messages
+        for stream in self.outbox.streams.values():  # results that were made for a link with larger messages
             if (size := stream.result_size) > self.payload_limit:
                 stream.replace_end(too_large(size, self.payload_limit))
         lost, unstored = writer.link.resend(welcome)
         self._writer, self._withholding = writer, False
         for message in unstored:
             if isinstance(message, Event) and len(message.payload) > self.payload_limit:
-                logger.warning("event %s of type %s is too large for this link: it waits", message.id, message.type)
+                logger.warning(
+                    "event %s of type %s is too large for this link: it waits for one that takes larger messages",
+                    message.id,
+                    message.type,
+                )
             else:
                 writer.post(message)
         return lost
@@ -130,13 +136,13 @@ class Sender:
             self._writer = None
 
     def withhold_credit(self) -> None:
-        """Hello was said on a new link and named the input that the agent wants there: from now on the link in use
-        must not grant any input, because the gateway forgets what was granted.
+        """Stop granting input on the link in use: the hello on a new link has named the input that the agent wants
+        there, and the gateway forgets what was granted before.
         """
         self._withholding = True
 
     def release_credit(self) -> None:
-        """The new link was not welcomed: the link in use grants what was taken meanwhile."""
+        """Grant the input that was withheld: the new link was not welcomed, so the old one stays in use."""
         if not self._withholding:
             return
         self._withholding = False
@@ -150,7 +156,7 @@ class Sender:
             self._writer.post(message)
 
     def send_now(self, message: Message) -> None:
-        """Send a small message immediately, or not at all. Credit that is withheld is sent later."""
+        """Send a small message immediately, or not at all without a link. Credit that is withheld is sent later."""
         if self._withholding and isinstance(message, Credit):
             if (stream := self.outbox.streams.get(message.id)) is not None:
                 stream.unsettled(message.bytes)
@@ -158,8 +164,8 @@ class Sender:
             self._writer.send_now(message)
 
     def emit(self, event: Event) -> None:
-        """Raises Unavailable when too many events wait or the journal cannot keep this one, ValueError when it is too
-        large.
+        """Keep an event and send it. Raises Unavailable if too many events are waiting or the journal cannot keep this
+        one, and ValueError if it is too large.
         """
         if len(event.payload) > self.payload_limit:
             raise ValueError(f"event of {len(event.payload)} bytes exceeds max {self.payload_limit}")

@@ -1,9 +1,9 @@
 """One connection of the agent: hello, welcome, heartbeats, and the messages of both directions.
 
-It is the carrier's listener, made by the dialer for each attempt. It writes only while the socket takes more, so that
-whatever waits, waits in the outbox. One timer serves heartbeats and the detection of silence; a drained session has a
-second one, for its slot. While the agent moves there are two sessions, of which the older one serves until the newer
-one is welcomed. A session that was left (`leave`) ignores whatever still arrives on its socket.
+It is the carrier's listener, made by the dialer for each attempt. It writes only while the socket accepts more, so that
+messages wait in the outbox and not in the socket. One timer serves heartbeats and the detection of silence; a drained
+session has a second one, for its slot. While the agent moves there are two sessions, and the older one serves until the
+newer one is welcomed. After `leave`, a session ignores whatever still arrives on its socket.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ logger = logging.getLogger("fairlead.agent")
 SILENCE = 2.5
 """Heartbeat intervals without any message after which the link counts as dead, on both sides."""
 BYE_TIMEOUT = 5.0
-"""Seconds to wait for the close frame after the gateway's bye; then the bye counts as one."""
+"""Seconds to wait for the close frame after the gateway's bye; then the bye counts as the close."""
 FIRST_HEARTBEAT = 10.0
-"""Seconds between heartbeats until welcome names the gateway's interval."""
+"""Seconds between heartbeats until the welcome specifies the interval."""
 
 
 class CommandReceiver(Protocol):
-    """Receives what a session hears of commands: `CommandRunner`. Called on the event loop; must not block."""
+    """Receives the messages about commands that a session reads; `CommandRunner` implements it. Called on the event
+    loop; must not block.
+    """
 
     def on_command(self, cmd: Cmd) -> None: ...
     def on_cancel(self, cancel: Cancel) -> None: ...
@@ -76,7 +78,7 @@ class AgentSession:
         self._loop = loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._queue: Lanes[Numbered] = Lanes()
-        """Messages of the outbox that were not written on this link yet, by lane."""
+        """Messages of the outbox that have not been written to this link yet, by lane."""
         self._left = False
         self._interval = FIRST_HEARTBEAT
         self._timer: asyncio.TimerHandle | None = None
@@ -84,14 +86,14 @@ class AgentSession:
         self._rtt: float | None = None
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
         self.drain: Drain | None = None
-        """The last `drain` message, if the gateway wants this agent elsewhere."""
+        """The last `drain` message, if the gateway has asked this agent to move."""
         self.slot: asyncio.Future[Drain] = loop.create_future()
-        """Done when the agent is to move: at the slot of the last drain."""
+        """Done at the slot of the last drain, when the agent is to move."""
         self._slot_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[tuple[int, str]] = loop.create_future()
         """Code and reason, once the connection is over."""
         self.by_us = False
-        """Whether this side closed it, not the gateway."""
+        """Whether this side, and not the gateway, closed the connection."""
         self.bye: Bye | None = None
 
     @property
@@ -109,12 +111,12 @@ class AgentSession:
         self._write(message)
 
     def post(self, message: Numbered) -> None:
-        """Write it after everything that was posted before, as soon as the socket takes it."""
+        """Write it after everything that was posted before, as soon as the socket accepts more."""
         self._queue.add(self.link.outbox.lane(message), (message,))
         self._pump()
 
     def start_heartbeats(self, interval: float) -> None:
-        """Send heartbeats at this interval in seconds, which welcome has named."""
+        """Send heartbeats at this interval in seconds, which the welcome has specified."""
         self._interval = interval
         self._arm()
 
@@ -148,8 +150,8 @@ class AgentSession:
         self._timer = self._loop.call_at(due, self._tick)
 
     def _due(self) -> float:
-        """When the next heartbeat is due: after an interval in which nothing was sent, or nothing was received: the
-        gateway may have no answer to anything that is sent.
+        """When the next heartbeat is due: after an interval in which nothing was sent or nothing was received. The
+        latter counts because the gateway need not answer the other messages.
         """
         return min(self._sent, max(self._received, self._pinged)) + self._interval
 
@@ -159,7 +161,7 @@ class AgentSession:
             self._timer = None
 
     def _drained(self, drain: Drain) -> None:
-        """The slot of the last drain counts, until it is reached."""
+        """Remember the drain and wait for its slot; a later drain replaces it."""
         self.drain = drain
         self._cancel_slot()
         self._slot_timer = self._loop.call_later(drain.slot / 1000, self._reach_slot)
@@ -189,7 +191,7 @@ class AgentSession:
         self._finish(code, why)
 
     def _unclosed(self, bye: Bye) -> None:
-        """End the link, because the gateway said bye and did not close the connection."""
+        """End the link: the gateway said bye, but did not close the connection."""
         self._left = True
         if self._connection is not None:
             self._connection.close(CloseCode.NORMAL)
@@ -219,7 +221,7 @@ class AgentSession:
             message = bounded(self._codec.decode(data), self.link.outbox)
             progressed = self.link.receive(message)
         except ProtocolViolation as violation:
-            logger.error("the gateway broke the protocol: %s", plain(violation.message))
+            logger.error("the gateway violated the protocol: %s", plain(violation.message))
             self._lose(violation.close_code, violation.message)
             return
         if self.link.released:
@@ -249,11 +251,11 @@ class AgentSession:
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self._connection = None
         if self.bye is not None and code in (CloseCode.NO_STATUS, CloseCode.ABNORMAL):
-            code, reason = self.bye.code, self.bye.why  # bye announced the close frame that did not come
+            code, reason = self.bye.code, self.bye.why  # the bye stands for the close frame that did not come
         self._finish(code, reason)
 
     def on_silence(self, connection: Connection) -> None:
-        """The carrier's silence is not used: the protocol counts messages, see `_tick`."""
+        """Not used: the protocol counts messages, not bytes; see `_tick`."""
 
     def on_writable(self, connection: Connection) -> None:
         self._pump()

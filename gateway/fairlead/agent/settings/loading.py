@@ -1,7 +1,7 @@
 """Reads the settings of an agent: defaults < TOML file < environment < flags.
 
-All errors are reported at once, in one ConfigError. A setting that is not known is an error too: a mistyped `alow` must
-not silently let everything run.
+All errors are reported at once, in one ConfigError. An unknown setting is an error, too: a mistyped `alow` must not
+silently allow every program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AgentSettings:
     file: Path | None = None
     """The configuration file that was read."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Where the value of each setting that was given came from."""
+    """For each setting that was given, where its value came from."""
 
     def value(self, name: str) -> object:
         """The value of a setting of the table, such as `url` or `exec.allow`."""
@@ -87,7 +87,7 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
 
 
 def default_agent_id(hostname: str) -> str:
-    """A legal id made from a host's name; `agent` when nothing of it can be used."""
+    """A valid agent id made from the host name; `agent` if no part of the name can be used."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:128] or "agent"
 
 
@@ -117,5 +117,5 @@ def _file(env: Mapping[str, str], file: Path | None) -> Path | None:
         return Path(env[CONFIG_VARIABLE])
     try:
         return DEFAULT_FILE if DEFAULT_FILE.exists() else None
-    except OSError:  # its folder cannot be entered: the error is reported when the file is read
+    except OSError:  # its folder is not accessible: reading the file reports the error
         return DEFAULT_FILE

@@ -1,7 +1,7 @@
 """Chooses the proxy of an agent: the one that is configured, or the one in the environment, read as curl reads it.
 
-Called by the command line. HTTPS_PROXY counts for wss:// alone: a link without TLS goes through a proxy only when
-the configuration names one, because most proxies refuse CONNECT to a port without TLS.
+Called by the command line. HTTPS_PROXY applies only to wss://. A link without TLS goes through a proxy only if the
+configuration names one, because most proxies refuse CONNECT to ports other than those of TLS.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _from(env: Mapping[str, str], name: str) -> str:
 
 
 def _is_exempt(host: str, port: int, exceptions: str) -> bool:
-    """Whether the host is this machine or listed: by name or parent domain, address, network, `host:port` or `*`."""
+    """Whether the host is this machine or is listed: by name, parent domain, address, network, `host:port` or `*`."""
     address = _address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True

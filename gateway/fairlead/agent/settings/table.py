@@ -1,6 +1,6 @@
 """Every setting of the agent: how it is parsed, what is expected, and what it means.
 
-Read by `loading` beside it, by `fairlead agent run --help`, and by the test that holds docs/agent.md to it. The setting
+Read by `loading`, by `fairlead agent run --help`, and by the test that compares docs/agent.md with it. The setting
 of a built-in method has the method's table before a dot, `exec.allow`, and is a field of that method's options in
 `fairlead.agent.builtin.options`. The usual kinds are in `fairlead.configuration.setting`; those below are the agent's.
 """
@@ -93,7 +93,7 @@ def _variables(raw: object) -> tuple[str, ...]:
         raise InvalidValue("is not a list of names")
     for item in items:
         if not isinstance(item, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", item) is None:
-            raise InvalidValue(f"contains {item!r}, which is not the name of a variable")
+            raise InvalidValue(f"contains {item!r}, which is not a variable name")
         if item.startswith(OWN_PREFIX):
             raise InvalidValue(f"contains {item}, and programs get none of the agent's own variables")
     return tuple(items)

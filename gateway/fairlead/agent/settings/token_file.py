@@ -1,7 +1,7 @@
 """The token in a file that may be replaced while the agent runs: it is read at each attempt to connect.
 
-Given to the agent in place of a token. A file that everybody can read is used all the same, with one warning:
-whether it may be so is for the owner of the host to decide.
+Given to the agent in place of a token. A file that everyone can read is used with a warning, because whether that is
+acceptable is for the owner of the host to decide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.errors import ConfigError
 logger = logging.getLogger("fairlead.agent")
 
 LIMIT = 16 << 10
-"""Bytes that are read: no token is so long, and /dev/zero has no end."""
+"""The maximum number of bytes that are read: no token is as long, and /dev/zero has no end."""
 
 
 class TokenFile:

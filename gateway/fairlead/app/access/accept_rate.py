@@ -1,9 +1,9 @@
 """The accept rate: how many new links a node accepts each second, and which addresses get them when more ask.
 
 The link endpoint asks after it has checked the token. The node has one token bucket. Each address has a share of it,
-and what the others do not use of their shares is free for all. A reserve on top of the bucket is kept for addresses
-below their share, so that one address can use the whole rate while it is alone but cannot keep a new address out. It is
-pure: the time is an argument.
+and whatever others leave unused of their shares is available to all. A reserve on top of the bucket is kept for
+addresses below their share, so that one address can use the whole rate while it is alone but cannot keep a new address
+out. It is pure: the time is an argument.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ of connections without a token, so an attacker is delayed on all of their connec
 
 
 class BearerToken:
-    """The secret of the agents or of the platform, which `holder` names. It is compared in constant time."""
+    """The secret that agents or platforms present; `holder` says which of the two. It is compared in constant time."""
 
     def __init__(self, secret: str, holder: str) -> None:
         self._header = b"Bearer " + secret.encode()

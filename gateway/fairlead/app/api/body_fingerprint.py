@@ -1,9 +1,9 @@
 """The fingerprint of a posted command. It is equal for two bodies with the same meaning, even if their bytes differ.
 
-The handler of posts uses it for an Idempotency-Key, whose repetitions must have the body of the first. The order of
-members, whitespace, escapes in strings, how a number is written and whether a default is given or left out make no
-difference; the order of an array does. Numbers are compared exactly, not as doubles: 1, 1.0 and 1e0 are one number,
-and 2^53 and 2^53 + 1 are two. It does no I/O.
+The handler of `POST /v1/commands` compares it when an Idempotency-Key is used again, because the body must be the same.
+The order of members, whitespace, escapes in strings, the notation of numbers and explicit defaults make no difference;
+the order of an array does. Numbers are compared exactly, not as doubles: 1, 1.0 and 1e0 are one number, and 2^53 and
+2^53 + 1 are two. It does no I/O.
 """
 
 from __future__ import annotations

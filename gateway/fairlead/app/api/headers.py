@@ -1,7 +1,7 @@
 """Header fields of a request, read from the raw list of its ASGI scope.
 
-The handlers of commands and `request_body` call it. Starlette's `Headers` decodes every name that it passes for each
-look-up, which for the five look-ups of a posted command costs a sixth of all that the API does for it.
+The handlers of commands and `request_body` call it. Starlette's `Headers` decodes every name that it passes in each
+lookup. For the five lookups of a posted command, that is a sixth of the API's work.
 """
 
 from __future__ import annotations

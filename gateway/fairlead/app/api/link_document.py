@@ -1,7 +1,7 @@
-"""What the API's documents say of an agent's link: how it is, and how the last one ended.
+"""The parts of the API's documents that describe an agent's link: its present state, and how the last one ended.
 
-The routes of agents make their documents with it. The fleet has stored how links ended, and the link's node has
-measured the rest.
+The handlers of `/v1/agents` use it. How links ended comes from the fleet's store, and the rest from the node that holds
+the link.
 """
 
 from __future__ import annotations

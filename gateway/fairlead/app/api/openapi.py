@@ -73,7 +73,7 @@ def _problem(text: str) -> dict[str, Any]:
 
 
 def _malformed(text: str) -> dict[str, Any]:
-    """A request that is refused before the application sees it is answered with a line of text."""
+    """The response to a request that is refused before the application sees it: a line of text."""
     made = _problem(text)
     made["content"]["text/plain"] = {"schema": {"type": "string"}}
     return made

@@ -1,7 +1,7 @@
 """Problem documents (RFC 9457), and the one table from errors to HTTP statuses.
 
-The API answers every request that fails with one of them. `code` is stable and meant for programs; `detail` says what
-was wrong, what was expected and what to do. Further members come from the details of the error.
+The API answers every failed request with a problem document. `code` is stable and meant for programs; `detail` says
+what was wrong, what was expected and what to do. Further members come from the details of the error.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _may_repeat(raw: bytes, kind: Any) -> bool:
     names = _names(kind)
     if names is None or b"\\u" in raw:
         return True
-    count = raw.count  # a loop, since a generator would cost half of it again for each post
+    count = raw.count  # a loop, because a generator would take half as long again for each post
     for name in names:  # noqa: SIM110
         if count(name) > 1:
             return True

@@ -39,7 +39,7 @@ PAGE_TIME = 5.0
 """Seconds that one page may take. When a busy node or a slow Redis takes longer, the answer is what was found so far,
 with a cursor for the rest. This is shorter than the timeouts of callers and proxies."""
 SLICE = 32
-"""Agents of a list that are handled in one turn: some 0.5 ms of the event loop's time."""
+"""The number of agents of a list that are handled in one turn, which takes some 0.5 ms of the event loop's time."""
 TOP = 20
 """Default number of links in a ranking: as many as fit on a screen."""
 LABELS_LIMIT = 64 << 10

@@ -30,10 +30,12 @@ from fairlead.wire.messages import CHUNK_LIMIT
 
 BODY_LIMIT = 768 << 10
 PAYLOAD_LIMIT = 512 << 10
-"""In base64 and with its envelope, a payload of this size still fits into one message of 1 MiB in the JSON encoding."""
+"""Bytes. With base64 and its envelope, a payload of this size still fits into one message of 1 MiB in the JSON
+encoding."""
 KEY_LIMIT = 255
 ASIDE_BYTES = 32 << 10
-"""The fingerprint of a larger payload is computed in a thread: a payload of many small members takes 0.1 s."""
+"""Bytes. The fingerprint of a larger payload is computed in a thread, because one with many small members takes 0.1
+s."""
 
 _new_command = msgspec.json.Decoder(schemas.NewCommand)
 _encode = msgspec.json.Encoder().encode

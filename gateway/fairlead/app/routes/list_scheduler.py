@@ -1,4 +1,4 @@
-"""Schedules long lists: a node builds them slice by slice, only one slice at a time, with pauses in between.
+"""Schedules long lists: a node builds them in slices, one slice at a time, with pauses in between.
 
 The routes of agents create it. A list reads thousands of rows, and all other work of the node, above all posts, uses
 the same event loop and the same Redis. So only one list has its turn at any time, and after a turn there is a pause as

@@ -1,7 +1,7 @@
 """`fairlead agent run` runs the built-in agent; `fairlead agent check` checks its configuration.
 
-Needs the base install only. The agent's own package reads and checks the configuration; this module makes an agent of
-it.
+Needs the base install only. The agent's own package reads and checks the configuration; this module creates the agent
+from it.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def run(config: Path | None, **flags: object) -> None:
 
 
 def _secrets(loaded: AgentSettings) -> set[str]:
-    """Secrets from flags and the environment, where every process of this user could read them."""
+    """The secrets that were given by flags or in the environment, where every process of this user could read them."""
     from fairlead.agent.settings import variable
     from fairlead.agent.settings.table import DIRECT, SETTINGS
 
@@ -135,7 +135,7 @@ def _load(config: Path | None, flags: dict[str, object]) -> AgentSettings:
 
 
 def _agent(loaded: AgentSettings) -> Agent:
-    """The agent of that configuration. Raises ConfigError for a file that cannot be used."""
+    """The agent with that configuration. Raises ConfigError for a file that cannot be used."""
     from fairlead.agent.builtin import builtin_agent
     from fairlead.agent.settings.proxy import choose_proxy
     from fairlead.errors import ConfigError
@@ -147,7 +147,7 @@ def _agent(loaded: AgentSettings) -> Agent:
         )
     token = agent_token(loaded.url, loaded.token, loaded.token_file)
     if not isinstance(token, str):
-        token()  # a file that cannot be read is reported now
+        token()  # reports a file that cannot be read before the agent starts
     context = None
     if loaded.ca_file is not None:
         import ssl

@@ -104,8 +104,8 @@ def disconnect(api: str, token: str | None, agent_id: str) -> None:
 def rm(ctx: click.Context, api: str, token: str | None, yes: bool, agent_ids: tuple[str, ...]) -> None:
     """Remove agents that have left: fairlead agents rm web-1 web-2
 
-    Removes their labels, facts and events, and ends the commands that wait for them. An agent that is online is
-    refused; one that comes back later is a new agent.
+    Removes their labels, facts and events, and ends the commands that wait for them. An agent that is online is not
+    removed; one that connects again later is a new agent.
     """
     from fairlead.errors import AgentOnline, AgentUnknown
 

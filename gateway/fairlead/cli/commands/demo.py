@@ -14,7 +14,7 @@ from fairlead.cli.click_extensions import IntegerRange
 from fairlead.cli.demo.ports import KINDS, check_ports, free_ports, ports_from
 
 
-@click.command(short_help="Run a whole fleet on this machine, to try it.")
+@click.command(short_help="Run a whole fleet on this machine, to try Fairlead.")
 @click.option(
     "--port",
     type=IntegerRange(0, 65532),

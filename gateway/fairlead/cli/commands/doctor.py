@@ -58,8 +58,8 @@ def doctor(
 ) -> None:
     """Check the connection from here to the gateway, and the one that agents make, step by step.
 
-    Run it on an agent's machine to check that machine's connection. During the --idle check, an agent called
-    fairlead-doctor is in the fleet. Exits with 0 only if every check succeeds.
+    Run it on an agent's machine to check that machine's connection. The --idle check connects an agent called
+    fairlead-doctor to the fleet. Exits with 0 only if every check succeeds.
     """
     import asyncio
 

@@ -50,7 +50,7 @@ class _ExecTerms(TypedDict):
     type=click.Choice(["interactive", "bulk"]),
     default="interactive",
     show_default=True,
-    help="Choose bulk for a lot of output: other commands on the link then go first.",
+    help="Choose bulk for large output: other commands on the link then take precedence.",
 )
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="Working directory of the program.")
@@ -76,7 +76,7 @@ def exec_(
     """Run a program on an agent: fairlead exec agent-1 -- uname -a
 
     Prints the output as it comes and sends what is piped in to the program's stdin. Ctrl-C cancels the program and
-    waits up to 10 s for its end; a second Ctrl-C leaves at once.
+    waits up to 10 s for its end; a second Ctrl-C exits at once.
     """
     from fairlead.cli.terminal.attach import follow_command, is_piped, pipe_stdin
 
@@ -154,9 +154,11 @@ def _printer(output: str) -> Printer:
 
 
 def split_program(argv: tuple[str, ...], command: str, agent: str) -> tuple[str, ...]:
-    """The program and its arguments, from what follows the agent: that is not parsed, so that `ls -l` works as it is.
+    """The program and its arguments, from the words after the agent. These are not parsed, so that `ls -l` works as it
+    is.
 
-    The `--` may be left out. Raises UsageError for an option of ours there, which would pass for a program.
+    The `--` may be left out. Raises UsageError if an option of `fairlead` is there, because it would be taken for the
+    program.
     """
     if argv[:1] == ("--",):
         return argv[1:]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from fairlead.mock.script import Conversation
 
 TIMEOUT = 10.0
-"""Seconds for anything the agent must do: what the protocol allows for a hello, or for the end after a cancel."""
+"""Seconds for anything that the agent must do, which is what the protocol allows for a hello and for the end after a
+cancel."""
 
 
 @click.command(

@@ -21,7 +21,7 @@ from fairlead.settings.table import SETTINGS
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
     for name, rule in reversed(list(SETTINGS.items())):  # click lists the last one first
         if name in TOKENS:
-            continue  # a list of processes shows flags to every user: there is --…-token-file instead
+            continue  # flags are visible to every user in process lists: there is --…-token-file instead
         known = Settings.__dataclass_fields__.get(name)
         has_default = known is not None and name != "node" and known.default not in ("", None)
         default = f" [default: {known.default}]" if known is not None and has_default else ""
@@ -49,7 +49,7 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 def serve(ctx: click.Context, /, config: Path | None, **flags: str | None) -> None:
     """Run one gateway node, or several with --workers, until SIGTERM or Ctrl-C. See docs/operations.md."""
     settings = load(os.environ, config, flags)
-    gc.disable()  # imports make next to no garbage: looking for it takes a tenth of their time
+    gc.disable()  # imports create almost no garbage, and collecting it takes a tenth of their time
     from fairlead.cli.serve.node_server import prepare, run
 
     gc.enable()

@@ -1,8 +1,8 @@
 """`fairlead shell AGENT`: a terminal on an agent.
 
-What the user types is sent as numbered input, joined while a request is under way. A chunk that starts with octet 0 is
-data, one that starts with octet 1 is a new size of the window. The output is retained as a window, because a terminal
-has no end of output and nobody reads it twice.
+What the user types is sent as numbered input and is collected while a request is under way. A chunk that starts with
+byte 0 is data; one that starts with byte 1 is a new size of the window. The output is kept only in a window (`retain`),
+because a terminal's output has no end and nobody reads it twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 DATA, RESIZE = b"\x00", b"\x01"
 INPUT_CHUNK = (64 << 10) - 1
-"""Bytes of one chunk of input, after its first octet."""
+"""Bytes of one chunk of input, after its first byte."""
 LAST_OUTPUT_TIMEOUT = 5.0
 """Seconds to wait for the end of a program that takes no more input."""
 
@@ -92,7 +92,7 @@ def shell(
 
 
 async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
-    """Lend the terminal to the program until it ends or the user leaves; returns the exit code."""
+    """Connect the terminal to the program until it ends or the user leaves; returns the exit code."""
     import asyncio
 
     from fairlead.cli import exit_codes
@@ -108,7 +108,7 @@ async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
                 ends: list[asyncio.Future[Any]] = [printing, typing, terminal.killed]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not printing.done() and not terminal.killed.done() and not typing.result():
-                    # The program takes no more input: its end is on the way.
+                    # The program accepts no more input, so its end will follow soon.
                     await asyncio.wait([printing], timeout=LAST_OUTPUT_TIMEOUT)
             finally:
                 await cancel_tasks(typing)
@@ -131,7 +131,7 @@ async def _print_output(command: Command) -> None:
 
 
 async def _send_input(command: Command, terminal: RawTerminal) -> bool:
-    """Send what is typed. True when the user leaves, False when the program takes no more input."""
+    """Send what is typed. Returns True if the user leaves, False if the program accepts no more input."""
     from fairlead.cli.terminal.escapes import EscapeParser
     from fairlead.cli.terminal.raw_terminal import notify_raw
     from fairlead.errors import InvalidRequest

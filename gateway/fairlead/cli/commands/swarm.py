@@ -1,7 +1,7 @@
-"""`fairlead swarm`: thousands of simulated agents, to find out how large a gateway must be.
+"""`fairlead swarm`: loads a gateway with thousands of simulated agents, to find out how large it must be.
 
-This module reads the options, checks that this machine can do what is asked, and prints; the package `swarm` does the
-work. Progress goes to stderr, the result to stdout. The exit code is 1 if an agent was lost.
+This module reads the options, checks that this machine can do what they request, and prints; the package `swarm` does
+the work. Progress goes to stderr, the result to stdout. The exit code is 1 if an agent was lost.
 """
 
 from __future__ import annotations

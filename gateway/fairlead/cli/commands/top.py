@@ -34,7 +34,7 @@ HEAD = (
 NUMERIC = range(2, len(HEAD) - 1)
 """The columns of HEAD that are numbers."""
 AROUND = 4
-"""Lines of the terminal beside the links: the measures, the head, a missing node, the cursor."""
+"""Lines of the terminal besides those of the links: the measures, the head, missing nodes, the cursor."""
 
 
 @click.command(short_help="Show the worst links of the fleet.")
@@ -99,7 +99,9 @@ async def _watch(client: Client, by: str, limit: int | None, interval: float) ->
 
 @contextmanager
 def _pressed_keys() -> Iterator[asyncio.Queue[str]]:
-    """The keys that are pressed while the block lasts. The queue has room for what a hand presses in one interval."""
+    """The keys that are pressed while the block lasts. The queue has room for the keys that a person presses in one
+    interval.
+    """
     import asyncio
     import os
     import termios
@@ -127,7 +129,7 @@ def _pressed_keys() -> Iterator[asyncio.Queue[str]]:
 
 
 def _print(found: Ranking, columns: int | None = None) -> None:
-    # Cut at the right edge: a shortened number would be a wrong one.
+    # Cut at the right edge and do not shorten cells: a shortened number would be wrong.
     for line in format_table(HEAD, [_row(one) for one in found.links], NUMERIC, UNLIMITED):
         click.echo(line[:columns])
     if found.missing:

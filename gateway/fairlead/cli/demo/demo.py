@@ -1,9 +1,8 @@
 """The processes of a demo: starts them in order, restarts what ends, stops them in reverse order.
 
-Called by `fairlead demo`. Each part is a process of its own, started as a user would start it: what works here works
-elsewhere. A process that ends before all have been ready ends the demo, and the last lines of its log are shown; one
-that ends later is restarted. The children get no FAIRLEAD_ variable of this shell, because a setting for another
-gateway would change this one.
+Called by `fairlead demo`. Each part is a process of its own and is started as a user would start it. If a process ends
+before all have been ready, the demo ends and shows the last lines of its log; if it ends later, it is restarted. The
+children inherit no FAIRLEAD_ variable, because a setting for another gateway would change this one.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 READY_TIMEOUT = 30.0
-"""Seconds for a part to answer: an interpreter starts in one, on a busy machine in several."""
+"""Seconds for a part to answer: an interpreter starts within a second, on a busy machine within several."""
 POLL_INTERVAL = 0.1
 AGENT_STOP = 10.0
 GATEWAY_STOP = 15.0
@@ -38,7 +37,7 @@ GATEWAY_STOP = 15.0
 
 
 class Demo:
-    """The processes of one demo, from the first start to the last end."""
+    """The processes of one demo, from the start of the first to the end of the last."""
 
     def __init__(self, ports: DemoPorts, data: Path, agents: int) -> None:
         self._ports = ports
@@ -53,7 +52,9 @@ class Demo:
         self._signals = 0
 
     async def run(self) -> int:
-        """0 after Ctrl-C or SIGTERM. Raises FairleadError if a part cannot start, or fails again and again."""
+        """Run the demo; returns 0 after Ctrl-C or SIGTERM. Raises FairleadError if a part cannot start or fails
+        repeatedly.
+        """
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._work())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -104,7 +105,7 @@ class Demo:
         await self._start_nodes()
         await self._load_balancer.start()
         _report(f"agents: starting, logs in {self._data}/agent-*.log")
-        # Each of the first agents finds the next node with the fewest links; the others follow all at once.
+        # The first agents start one by one, so that each goes to another node; the others start together.
         first = len(self._nodes)
         for name in self._agent_names[:first]:
             await self._start_agents(client, [name])
@@ -112,7 +113,7 @@ class Demo:
 
     async def _start_valkey(self) -> None:
         async def is_ready() -> bool:
-            return self._valkey.server.running  # its start returns once it answers
+            return self._valkey.server.running  # `start` returns only once it answers
 
         _report(f"valkey: starting, data in {self._data / 'valkey'}")
         await self._valkey.start()
@@ -135,7 +136,7 @@ class Demo:
             self._restart_when_ended(child, is_ready, f"Its agents {move}, and their programs go on running")
 
     async def _start_agents(self, client: Client, names: list[str]) -> None:
-        config = f"--config={os.devnull}"  # not that of the agent that is installed on this machine
+        config = f"--config={os.devnull}"  # not the configuration of an agent that is installed on this machine
         agents = [self._child(name, "agent", "run", config, f"--url={self._links}", f"--id={name}") for name in names]
         self._agents += agents
         for child in agents:
@@ -153,7 +154,7 @@ class Demo:
             "api-port": ports.api,
             "admin-port": ports.admin,
             "redis": self._valkey.server.url,
-            "drain-timeout": 5,  # nobody waits a minute for the end of a demo
+            "drain-timeout": 5,  # nobody wants to wait a minute for a demo to end
         }
         return self._child(name, "serve", *(f"--{key}={value}" for key, value in flags.items()))
 
@@ -187,14 +188,15 @@ class Demo:
         valkey = f"valkey  pid {self._valkey.pid}, {self._valkey.server.url}"
         rows = [(child, await client.agent(child.name)) for child in self._agents]
         agents = [f"{child.name} (pid {child.pid}) at {row.node}" for child, row in rows]
-        # A node to kill, and an agent whose link it holds; not the first node, whose API the shown commands use.
+        # A node to kill, and an agent whose link it holds. It is not the first node, because the commands that are
+        # shown use its API.
         pair = next(((row.node, row.id) for _, row in rows if row.node not in (None, self._nodes[0].name)), None)
         ready = ReadyMessage(self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data)
         click.echo(ready.text())
         sys.stdout.flush()
 
     async def _supervise(self) -> None:
-        """Restart what ends, until Ctrl-C cancels this. Raises FairleadError when restarts do not help."""
+        """Restart processes that end, until Ctrl-C cancels this. Raises FairleadError if restarts do not help."""
         tasks = [asyncio.ensure_future(one.supervise()) for one in self._restarted]
         try:
             await asyncio.gather(*tasks)
@@ -204,7 +206,9 @@ class Demo:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _stop(self) -> None:
-        """Stop the agents first, so that they leave in order, then the nodes, then Valkey, which all nodes write to."""
+        """Stop the agents first, so that they can say goodbye, then the nodes, and then Valkey, which all nodes write
+        to.
+        """
         if self._children():
             _report("stopping")
         killed: list[str] = []

@@ -1,8 +1,8 @@
 """The demo's load balancer: one TCP port for the links of all nodes, as a fleet in production has one address.
 
 Used by `demo`, in the demo's own process. A new connection goes to the node that has the fewest, among those that
-accept it, so agents whose node has died find another one at the same address. It moves bytes without looking at them.
-It is for a demo only: real fleets have a load balancer of their own.
+accept it, so agents whose node has died find another one at the same address. It copies bytes without interpreting
+them. It is for the demo only: a real fleet has a load balancer of its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class LoadBalancer:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._limit = max(1, (hard - SPARE_FILES) // 2)
-        """Connections at the same time, each with two descriptors. More are closed at once."""
+        """Maximum number of connections, each with two file descriptors. Further ones are closed at once."""
 
     async def start(self) -> None:
         """Raises ConfigError if the port is in use."""
@@ -63,7 +63,8 @@ class LoadBalancer:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for port in sorted(self._backends, key=self._connections.__getitem__):
-            self._connections[port] += 1  # before the first await, so that two which come at once are spread
+            # Before the first await, so that simultaneous connections go to different nodes.
+            self._connections[port] += 1
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     backend = await asyncio.open_connection(self._host, port)

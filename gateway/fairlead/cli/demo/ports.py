@@ -32,7 +32,9 @@ class DemoPorts(NamedTuple):
 
 
 def ports_from(first: int, nodes: int) -> DemoPorts:
-    """`first` and the ports after it. Those of the first node come next, where the commands look by default."""
+    """`first` for the load balancer, and the ports after it for the nodes. The first node thus gets the ports that the
+    commands use by default.
+    """
     starts = range(first + 1, first + 1 + nodes * len(KINDS), len(KINDS))
     return DemoPorts(first, [NodePorts(api, api + 1, api + 2) for api in starts])
 

@@ -1,8 +1,8 @@
 """One process of the demo: its log, its process id in a file, how it ended, and how it is stopped.
 
 Used by `demo`; `restarts` decides when a process is started again. Each has a session of its own, so that Ctrl-C at the
-terminal reaches only the demo, which stops them in order. Their output goes to files: nobody can read three agents and
-two gateways in one terminal.
+terminal reaches only the demo, which stops them in order. Their output goes to files, because nobody can follow three
+agents and two gateways in one terminal.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 TAIL_LINES = 12
 TAIL_BYTES = 8 << 10
 KILL_TIMEOUT = 5.0
-"""Seconds to wait for a killed process: the kernel ends it at once, unless its disk hangs."""
+"""Seconds to wait for a killed process: the kernel ends it at once, unless it waits for a disk that hangs."""
 
 
 class Process(Protocol):
-    """What the demo needs of each of its processes."""
+    """What the demo uses of each of its processes."""
 
     name: str
     log: Path
 
     async def start(self) -> None:
-        """Start it, or start it again after its end. Raises FairleadError or OSError."""
+        """Start the process, also again after it has ended. Raises FairleadError or OSError."""
 
     @property
     def pid(self) -> int:
@@ -44,7 +44,7 @@ class Process(Protocol):
 
 
 class ChildProcess:
-    """A program with a log file. While it runs, its process id is beside the log (NAME.log, NAME.pid)."""
+    """A program with a log file. While it runs, its process id is in a file next to the log (NAME.log, NAME.pid)."""
 
     def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        # A restarted process appends: the last words of its predecessor are worth reading.
+        # A restarted process appends to the log, because the end of the previous process's log is worth reading.
         with self.log.open("wb" if self._process is None else "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -105,7 +105,7 @@ class ChildProcess:
 
 
 class ValkeyProcess:
-    """The embedded Valkey as a process of the demo. Its process id is beside its folder, in FOLDER.pid."""
+    """The embedded Valkey as a process of the demo. Its process id is in FOLDER.pid, next to its folder."""
 
     def __init__(self, server: EmbeddedValkey) -> None:
         self.name = "valkey"
@@ -130,7 +130,9 @@ class ValkeyProcess:
 
     async def stop(self) -> None:
         await self.server.stop()
-        if self.code is not None:  # else it was never started, and the folder may be that of another demo's Valkey
+        if (
+            self.code is not None
+        ):  # otherwise it was not started, and the folder may belong to the Valkey of another demo
             remove_pid(self.server.folder)
 
 

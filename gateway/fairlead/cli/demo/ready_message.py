@@ -1,7 +1,6 @@
 """What the demo prints when everything runs: where its parts are, and commands to try.
 
-Used by `demo`. The commands can be pasted: they call this program as it was called, with its path if it may not be on
-the PATH of another terminal.
+Used by `demo`. The commands can be pasted into another terminal in the same folder: they call this program by its path.
 """
 
 from __future__ import annotations

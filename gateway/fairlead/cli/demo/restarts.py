@@ -1,8 +1,8 @@
-"""A process of the demo that is restarted when it ends, as long as that helps.
+"""A process of the demo that is restarted when it ends, unless it keeps failing.
 
-Used by `demo`, once all processes have been ready. Whoever kills one reads in one line what ended, when it is restarted
-and what to watch meanwhile, and in another that it is back. A process that fails by itself again and again ends the
-demo with the last lines of its log: a port that somebody else has taken does not come back by trying.
+Used by `demo`, once all processes have been ready. One line reports what ended, when it is restarted and what to watch
+meanwhile, and another that it is back. A process that keeps failing by itself ends the demo with the last lines of its
+log, because trying again does not free a port that another program has taken.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from fairlead.cli.demo.processes import Process, tail
 from fairlead.errors import FairleadError
 
 MOST_FAILURES = 4
-"""Failures in a row: some 10 s, with the delays between them."""
+"""Failures in a row after which the demo ends: with the delays between them, some 10 s."""
 STABLE = 30.0
-"""Seconds after which a process that fails counts as one that had worked."""
+"""Seconds after which a process counts as having worked: a later failure is again the first in a row."""
 SLOW = 30.0
 """Seconds until a process that is not ready yet is reported."""
 POLL_INTERVAL = 0.1
 ENDED_BY_USER = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-"""Exit codes of a process that somebody has ended: no failure. A drained node exits with 0."""
+"""Exit codes of a process that somebody has stopped, which is no failure. A drained node exits with 0."""
 
 IsReady = Callable[[], Awaitable[bool]]
 

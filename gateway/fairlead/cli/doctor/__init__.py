@@ -2,5 +2,6 @@
 
 `checks` runs checks in order. `endpoint_checks` has those that every server gets (URL, DNS, TCP, TLS); `api_checks`
 adds those of the platform API and of a node's probes, `link_checks` those of the agents' links, `idle_check` keeps a
-link silent. `plain_http` sends a request by hand, where a library would hide what stands between us and the gateway.
+link silent. `plain_http` sends a request without a library, which would hide what is between this machine and the
+gateway.
 """

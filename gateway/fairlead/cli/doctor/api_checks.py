@@ -61,7 +61,7 @@ class ApiChecks(EndpointChecks):
             return "Fairlead answers"
         except TimeoutError as e:
             raise CheckFailed(
-                f"no answer within {2 * STEP_TIMEOUT:g} s", "is the node overloaded, or a proxy in front of it?"
+                f"no answer within {2 * STEP_TIMEOUT:g} s", "is the node, or a proxy in front of it, overloaded?"
             ) from e
         except (ConnectionLost, ConnectionRefused) as e:
             advice = "see the server's log" if self.secure else "if this port speaks TLS, write https://"

@@ -32,7 +32,7 @@ class EndpointChecks:
         self.host = ""
         self.port = 0
         self.proxy = ""
-        """The proxy that requests go through, which is then what is resolved and connected to."""
+        """The proxy that requests go through. If there is one, its name is resolved and its port connected to."""
         self._connect_to = ("", 0)
         self._addresses: list[str] = []
 
@@ -139,7 +139,7 @@ class EndpointChecks:
         )
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection without a library in between. Raises OSError, TimeoutError."""
+        """Open a TCP or TLS connection. Raises OSError or TimeoutError."""
         context = tls.create_default_context() if self.secure else None
         async with asyncio.timeout(STEP_TIMEOUT):
             return await asyncio.open_connection(
@@ -153,4 +153,4 @@ async def _close(writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(STEP_TIMEOUT):
             await writer.wait_closed()
     except (OSError, TimeoutError):
-        pass  # the connection was only a test
+        pass  # the connection was only for this check

@@ -1,7 +1,8 @@
-"""How long a link may be silent: tried with a real one, because a gateway closes a connection that never says hello.
+"""Checks how long a link may be silent. It uses a real link, because a gateway closes a connection that never says
+hello.
 
 Used by `link_checks`. Meanwhile an agent called DOCTOR is in the fleet. A proxy on the way may close a silent
-connection, or forget it without telling anyone, so the link speaks again at the end and expects an answer.
+connection, or drop its state without closing it, so the link sends a heartbeat at the end and expects an answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
 DOCTOR = "fairlead-doctor"
-"""One agent for all doctors, because the fleet remembers an agent for a month."""
+"""The id is the same for all doctors, because the fleet remembers an agent for a month."""
 WELCOME_TIMEOUT = 30.0
 """Seconds: the gateway may have to wait for Redis."""
 ECHO_TIMEOUT = 5.0
@@ -29,7 +30,7 @@ SILENT = 2.5
 
 
 async def check_idle(link: IdleLink, most: float) -> str:
-    """Say hello, be silent for `most` seconds, and speak again. Returns what was found; raises CheckFailed."""
+    """Say hello, be silent for `most` seconds, and send a heartbeat. Returns the finding; raises CheckFailed."""
     link.send(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
     welcome = await link.received(Welcome, WELCOME_TIMEOUT)
     if not isinstance(welcome, Welcome):

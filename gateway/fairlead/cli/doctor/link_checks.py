@@ -1,6 +1,7 @@
 """The checks of the agents' links: the upgrade to WebSocket, the agent token, and silence.
 
-The upgrade request is sent by hand, because an answer other than 101 shows what stands between here and the gateway.
+The upgrade request is sent without a library, because an answer other than 101 shows what is between this machine and
+the gateway.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class LinkChecks(EndpointChecks):
         raise CheckFailed(await self._explain_refusal(answer), self._proxy_advice(answer))
 
     async def _explain_refusal(self, answer: handshake.Response) -> str:
-        """What is behind an answer other than 101, in words."""
+        """What an answer other than 101 means, in words."""
         server = _server(answer)
         try:
             status = (await get(self, self._path))[0].status

@@ -1,7 +1,7 @@
-"""HTTP/1.1 by hand: sends one request and reads its answer as it came.
+"""HTTP/1.1 without a library: sends one request and reads the unmodified answer.
 
-Used by `api_checks` and `link_checks`. A library would retry, follow and interpret; the doctor wants to see what stands
-between here and the gateway.
+Used by `api_checks` and `link_checks`. A library would retry, follow redirects and interpret; the doctor needs to see
+what is between this machine and the gateway.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def read_answer(reader: asyncio.StreamReader, limit: int) -> tuple[Respons
         data += part
     head, body = answer
     length = head.headers.get("content-length", "")
-    # Not until the connection closes: a proxy may keep it open, whatever it was asked for.
+    # Do not read until the connection closes: a proxy may keep it open in spite of the request's `Connection: close`.
     size = 0 if head.status == 101 else min(limit, int(length)) if length.isdigit() else limit
     while len(body) < size and (part := await reader.read(limit)):
         body += part

@@ -1,5 +1,6 @@
-"""`fairlead drain`, `rebalance` and `disconnect`: what the operator should do once, asked for as a LinkOperation.
+"""`fairlead drain`, `rebalance` and `disconnect`: each creates a LinkOperation, a request that the operator carries out
+once.
 
 `commands` has the commands, `link_operations` talks to the cluster, and `options` has the options that all of them
-take. Unlike the other commands they ask no gateway: they act with the rights of the user's kubeconfig.
+take. Unlike the other commands they do not talk to a gateway: they use the user's kubeconfig and its rights.
 """

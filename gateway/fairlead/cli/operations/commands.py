@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from fairlead.cli.operations.link_operations import LinkOperation, LinkOperations, Spec
 
 POLL = 1.0
-"""Seconds between two looks at an operation: the operator reports at most every second."""
+"""Seconds between two reads of an operation: the operator writes its status at most once a second."""
 SILENCE = 30.0
-"""Seconds for which the API server may be away while --wait waits. The operation goes on without this command."""
+"""Seconds for which the API server may be unreachable while --wait waits. The operation continues without this
+command."""
 
 
 @click.command(short_help="Empty and replace one gateway pod.")
@@ -78,11 +79,11 @@ def disconnect(
 ) -> None:
     """Close the links of agents that match a selector, or are named: fairlead disconnect edge -l env=prod
 
-    The agents connect again, and their commands go on. `fairlead agents disconnect` closes one link through the API.
+    The agents connect again, and their commands continue. `fairlead agents disconnect` closes one link through the API.
     Creates a LinkOperation, prints its name, and does not wait for its end unless --wait is given.
     """
     if not options["cancel"] and bool(selector) == bool(agents):
-        raise click.UsageError("name the agents that are meant: either with --selector, or by their ids after GATEWAY")
+        raise click.UsageError("invalid choice of agents: expected either --selector, or their ids after GATEWAY")
     wanted: Spec = {"selector": selector} if selector else {"agents": list(agents)}
     wanted["ratePerSecond"] = rate
     if retry_after is not None:
@@ -96,7 +97,7 @@ def _operate(gateway: str, wanted: Spec, options: dict[str, str | int | bool | N
 
     cluster = {name: str(options[name]) for name in ("kubeconfig", "context", "namespace")}
     operations = LinkOperations(**cluster)
-    operations.check_gateway(gateway)  # otherwise the operator would refuse it only later
+    operations.check_gateway(gateway)  # otherwise the operation would fail only later
     if options["cancel"]:
         return _cancel(operations, gateway, wanted)
     times = {"activeDeadlineSeconds": options["deadline"], "ttlSecondsAfterFinished": options["keep"]}
@@ -104,7 +105,7 @@ def _operate(gateway: str, wanted: Spec, options: dict[str, str | int | bool | N
     click.echo(made.name)
     if options["wait_seconds"] is None:
         hint = f"kubectl --namespace {operations.namespace} get linkoperation {made.name}"
-        click.echo(f"created; `{hint}` shows how far it is", err=True)
+        click.echo(f"created; `{hint}` shows its progress", err=True)
         return exit_codes.OK
     return _wait(operations, made, float(options["wait_seconds"]))
 
@@ -118,7 +119,7 @@ def _cancel(operations: LinkOperations, gateway: str, wanted: Spec) -> int:
     if not found:
         click.echo(f"fairlead: {gateway} has no {kind} that could be cancelled: all have ended", err=True)
         return exit_codes.FAILED
-    click.echo("cancelled; what has begun in the cluster, such as a pod's end, goes on", err=True)
+    click.echo("cancelled; what has begun in the cluster, such as the termination of a pod, continues", err=True)
     return exit_codes.OK
 
 
@@ -148,9 +149,9 @@ def _wait(operations: LinkOperations, made: LinkOperation, seconds: float) -> in
                 return _exit_code(found)
             time.sleep(POLL)
     except KeyboardInterrupt:
-        click.echo(f"{made.name} goes on; --cancel instead of --wait ends it", err=True)
+        click.echo(f"{made.name} continues; --cancel instead of --wait ends it", err=True)
         raise
-    click.echo(f"fairlead: {made.name} has not ended within {seconds:g} s; it goes on", err=True)
+    click.echo(f"fairlead: {made.name} has not ended within {seconds:g} s; it continues", err=True)
     return exit_codes.DEADLINE
 
 

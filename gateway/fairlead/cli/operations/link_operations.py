@@ -1,7 +1,7 @@
 """LinkOperations of one namespace in the user's cluster: created, watched and cancelled.
 
-The commands and the shell completion use it. It knows of a LinkOperation what a user of kubectl sees, and takes nothing
-from the operator's code, which is not installed on a user's machine. Every call has a deadline.
+The commands and the shell completion use it. It knows about a LinkOperation only what a user of kubectl sees, because
+the operator's code is not installed on a user's machine. Every call has a deadline.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.errors import ConfigError, FairleadError, Unavailable
 GROUP, VERSION = "fairlead.dev", "v1alpha1"
 OPERATIONS, GATEWAYS = "linkoperations", "linkgateways"
 CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 15.0
-"""Seconds for one call: as kubectl, which gives up on a silent API server after some ten."""
+"""Seconds for one call. kubectl, too, gives up on a silent API server after some ten."""
 ENDED = ("Succeeded", "Failed")
 
 Spec = dict[str, Any]
@@ -35,7 +35,7 @@ class ClusterRefused(FairleadError):
 
 @dataclass(frozen=True, slots=True)
 class LinkOperation:
-    """A LinkOperation as the cluster has it. `phase` is "" until the operator has seen it."""
+    """A LinkOperation as it is in the cluster. `phase` is "" until the operator has seen it."""
 
     name: str
     type: str
@@ -84,7 +84,7 @@ class LinkOperations:
             config.load_kube_config(file, context or None, made, persist_config=False)  # type: ignore[no-untyped-call]
         except (config.ConfigException, OSError) as e:
             raise ConfigError(f"the kubeconfig cannot be used: {e}; set KUBECONFIG or --kubeconfig") from e
-        made.retries = False  # a deadline of our own: three more attempts would only delay the message
+        made.retries = False  # each call has a deadline: three more attempts would only delay the message
         if context:
             current = next(one for one in contexts if one["name"] == context)
         self.namespace = namespace or current["context"].get("namespace") or "default"
@@ -102,7 +102,9 @@ class LinkOperations:
         return sorted(one["metadata"]["name"] for one in found["items"])
 
     def _list_pods(self, selector: str) -> Any:
-        """As JSON: the import of the client's CoreV1Api takes two seconds of CPU time, most of it for its models."""
+        """The pods as JSON, because importing the client's CoreV1Api takes two seconds of CPU time, most of it for its
+        models.
+        """
         request = self._api.param_serialize(
             "GET", f"/api/v1/namespaces/{self.namespace}/pods", query_params=[("labelSelector", selector)],
             header_params={"Accept": "application/json"}, auth_settings=["BearerToken"],

@@ -33,7 +33,7 @@ def operation_options(command: F) -> F:
     )
     deadline = click.option(
         "--deadline", type=IntegerRange(30, 86_400), default=3600, show_default=True, metavar="SECONDS",
-        help="Seconds after its start at which the operator gives up an operation that is not complete.",
+        help="Seconds after its start at which the operator gives up an operation that has not completed.",
     )  # fmt: skip
     keep = click.option(
         "--keep", type=IntegerRange(0, 31_536_000), default=86_400, show_default=True, metavar="SECONDS",
@@ -50,12 +50,12 @@ def operation_options(command: F) -> F:
 
 
 def complete_gateway(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For an argument that is a LinkGateway."""
+    """Complete an argument that is a LinkGateway."""
     return _offer(ctx, incomplete, lambda operations: operations.gateways())
 
 
 def complete_pod(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For an argument that is a pod of the LinkGateway that was given before it."""
+    """Complete an argument that is a pod of the LinkGateway before it."""
     gateway = str(ctx.params.get("gateway") or "")
     return _offer(ctx, incomplete, lambda operations: operations.pods(gateway)) if gateway else []
 
@@ -66,5 +66,5 @@ def _offer(ctx: click.Context, start: str, names: Callable[[LinkOperations], lis
     try:
         given = {name: str(ctx.params.get(name) or "") for name in ("kubeconfig", "context", "namespace")}
         return [CompletionItem(name) for name in names(LinkOperations(**given)) if name.startswith(start)]
-    except Exception:  # a completing shell has no place for an error
+    except Exception:  # a shell cannot show an error while it completes
         return []

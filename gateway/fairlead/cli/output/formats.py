@@ -1,8 +1,8 @@
-"""An answer in every form that --output offers: a table, a wide table, JSON, YAML, or bare names.
+"""Prints an answer in each format of --output: a table, a wide table, JSON, YAML, or names only.
 
 Used by the commands that show something. Colours are for a terminal, and only without NO_COLOR; a pipe receives the
-same words without them, so that other programs can cut and search the output. What an agent has written about itself is
-made printable in tables and names, and escaped in JSON and YAML: it must not control the user's terminal.
+same words without them, so that other programs can cut and search the output. Text from an agent is made printable in
+tables and names, and escaped in JSON and YAML, because it must not control the user's terminal.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _STATE = re.compile(r"(?<=[ :])(online|away|offline)(?= |$)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One answer in every form: bare names, what becomes JSON and YAML, the lines of a table and of a wide one.
+    """One answer in every format: the names, the data for JSON and YAML, and the lines of the table and of the wide
+    table.
 
     Lines are plain text. A word in them that is the state of an agent is coloured on a terminal.
     """
@@ -46,7 +47,7 @@ def output_option(command: F) -> F:
 
 
 def report_option(command: F) -> F:
-    """Add --output for an answer without names: a table for people, or JSON for programs."""
+    """Add --output for an answer that has no names: a table for people, or JSON for programs."""
     return _output_option(("table", "json"))(command)
 
 
@@ -93,7 +94,8 @@ def as_yaml(data: object) -> str:
             return True
 
     def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        # A text of several lines stays in one line, with escapes: its lines must not pass for lines of ours.
+        # A text with line ends is written in one line, with escapes: its lines must not be mistaken for lines of the
+        # document.
         return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\n" in text else None)
 
     Dumper.add_representer(str, represent_text)

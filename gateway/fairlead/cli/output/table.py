@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 UNLIMITED = 1 << 20
-"""Columns of a table that nobody's terminal limits."""
+"""The width of a table that no terminal limits, in columns."""
 
 
 def format_table(

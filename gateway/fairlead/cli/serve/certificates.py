@@ -18,7 +18,7 @@ from fairlead.telemetry.metrics import Metrics
 logger = logging.getLogger("fairlead")
 
 INTERVAL: Final = 10.0
-"""Seconds between two looks at the files. The kubelet needs up to a minute to bring a changed secret to a pod."""
+"""Seconds between two checks of the files. The kubelet needs up to a minute to update a changed Secret in a pod."""
 
 
 class Certificates:
@@ -50,8 +50,8 @@ class Certificates:
         return self._by_port.get("api")
 
     async def watch(self) -> None:
-        """Read files again that have changed: every `INTERVAL` seconds, and at once when SIGHUP comes."""
-        # The handler stays when this ends: by default, SIGHUP would end the process before it has stopped in order.
+        """Read changed files again: every `INTERVAL` seconds, and at once on SIGHUP."""
+        # The handler stays when this coroutine ends: otherwise SIGHUP would kill the process while it stops gracefully.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._wanted.set)
         while True:
             try:
@@ -72,9 +72,9 @@ class Certificates:
             {port: (lambda one=one: one.expires) for port, one in every.items()},  # type: ignore[misc]
         )
         for name, text, attribute in (
-            ("fairlead_tls_handshakes_total", "TLS handshakes that were done", "handshakes"),
+            ("fairlead_tls_handshakes_total", "TLS handshakes that succeeded", "handshakes"),
             ("fairlead_tls_handshake_failures_total", "TLS handshakes that failed", "failed_handshakes"),
-            ("fairlead_tls_resumptions_total", "TLS handshakes that a session ticket has shortened", "resumptions"),
+            ("fairlead_tls_resumptions_total", "TLS handshakes that resumed a session", "resumptions"),
             ("fairlead_tls_reloads_total", "Times that changed TLS files were read again", "reloads"),
             ("fairlead_tls_reload_failures_total", "Times that changed TLS files could not be used", "failures"),
         ):

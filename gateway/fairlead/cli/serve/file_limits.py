@@ -1,4 +1,4 @@
-"""Fits the settings of a node to the number of files that its process may open.
+"""Adjusts the settings of a node to the number of files that its process may open.
 
 Called by `fairlead serve` before anything else is started: a node that ran out of file descriptors later would refuse
 links that it had promised to hold.
@@ -17,9 +17,9 @@ from fairlead.settings import Settings
 logger = logging.getLogger("fairlead")
 
 SPARE_FILES = 512
-"""Descriptors beside those of links: connections without a token, the API, the admin port, Redis, logs."""
+"""File descriptors in addition to those of links: connections without a token, the API, the admin port, Redis, logs."""
 OWN_FILES = 64
-"""Of these, for Redis, logs, the collector, and files that are opened for a moment."""
+"""Those of SPARE_FILES that are for Redis, logs, the collector, and files that are open only briefly."""
 
 
 def fit_to_open_files(settings: Settings) -> Settings:

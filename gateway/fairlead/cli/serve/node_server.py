@@ -1,8 +1,8 @@
 """Runs one gateway node and its three servers until a signal stops it.
 
-Called by `fairlead serve` with checked settings, and in each worker process. SIGTERM or Ctrl-C drains the node first
-and ends with exit code 0; another one, a second later or more, ends it at once. A node whose embedded Valkey has ended
-drains as well, and ends with an error: what started the node, usually a service manager, starts both again.
+Called by `fairlead serve` with checked settings, and in each worker process. On SIGTERM or Ctrl-C the node drains and
+exits with code 0; another signal, at least a second later, ends it at once. A node whose embedded Valkey has ended
+drains as well and exits with an error, so that whatever started it, usually a service manager, starts both again.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from fairlead.telemetry.logs import configure_logging
 logger = logging.getLogger("fairlead")
 
 NOTICE_TIME = 2.0
-"""Seconds after which most load balancers have noticed that a node is not ready, if `shutdown_delay` says that there
-are any. The kubelet, endpoints and an ingress controller take about as long."""
+"""Seconds within which most load balancers notice that a node is not ready; used if `shutdown_delay` is set. The
+kubelet, the endpoints and an ingress controller together take about as long."""
 VALKEY_GRACE = 0.2
 """Seconds after the end of the embedded Valkey in which the node may be told to stop too: a service manager may send
 SIGTERM to both."""
 GC_THRESHOLD = 100_000
-"""New containers between two collections of the youngest generation: the accept path makes no cycles, so there is
-little to find."""
+"""The garbage collector's threshold for the youngest generation: accepting links creates no cycles, so there is little
+to collect."""
 
 
 def prepare(settings: Settings) -> Settings:
-    """Set up logging, and fit the settings to what this process can hold. Raises ConfigError."""
+    """Set up logging, and adjust the settings to the files that this process may open. Raises ConfigError."""
     configure_logging(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
     return fit_to_open_files(settings)
 
@@ -70,7 +70,9 @@ async def _serve_alone(settings: Settings, sockets: NodeSockets) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Servers:
-    """The three servers of a node, and what they share: who fails to authenticate, who may connect without a token."""
+    """The three servers of a node, and what they share: the record of failed credentials, and the limits of connections
+    without a token.
+    """
 
     link: Server
     api: Server
@@ -99,7 +101,8 @@ async def serve_node(
     async with Node(settings, redis_url) as node:
         certificates = Certificates(settings, node.metrics)
         servers = _make_servers(node, sockets, same_stop, certificates)
-        # What has been imported and created so far lives as long as the process: no collection need look at it again.
+        # Whatever has been imported and created so far lives as long as the process, so no collection needs to examine
+        # it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 1000)
@@ -118,7 +121,7 @@ async def serve_node(
             # Results and probes are served until the last link has gone.
             node.release_followers()
             servers.api.should_exit = servers.admin.should_exit = True
-        for limit in servers.limits:  # they log what was refused in the last second
+        for limit in servers.limits:  # closing one logs what it refused in the last second
             limit.aclose()
     if lost:
         raise FairleadError(lost)
@@ -178,7 +181,9 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificat
 
 
 def _links_on_epoll(settings: Settings) -> bool:
-    """Whether links leave the transports of the event loop. Where that is impossible, the log says so once."""
+    """Whether links are served by epoll instead of the event loop's transports. If that is configured but impossible,
+    the log says so once.
+    """
     if settings.link_transport != "epoll":
         return False
     if not AVAILABLE:
@@ -187,11 +192,11 @@ def _links_on_epoll(settings: Settings) -> bool:
 
 
 async def _drain(node: Node) -> None:
-    """What the first signal starts: the node is unready at once, drains, and serves for `shutdown_delay` at least.
+    """Drain the node, after the first signal. It is unready at once, and keeps serving for at least `shutdown_delay`.
 
-    A load balancer learns later than the node itself that it should send nothing more here. A port that closed earlier
-    would turn what the load balancer sends meanwhile into a 502. Agents are told to leave a moment later: one that left
-    at once would often be sent back here, and refused.
+    A load balancer notices with a delay that it should send nothing more to this node. If the port closed before that,
+    what the load balancer still sends would end in a 502. Agents are told to leave a moment later: an agent that left
+    at once would often be sent back here and refused.
     """
     delay = node.settings.shutdown_delay
     node.begin_drain()

@@ -1,9 +1,10 @@
 """The sockets of a gateway's three ports, bound before anything else is started.
 
 Called by `serve` and `workers`. A port in use is the error that everyone meets first: it becomes a ConfigError before
-Redis is asked or a process is forked. Nothing listens yet, because a listening socket accepts connections: the servers
-call listen() once they can answer. Workers share a port by SO_REUSEPORT, where the kernel spreads connections over all
-sockets *that listen*; so the supervisor can hold one that is only bound, which keeps the port while no worker has it.
+Redis is asked or a process is forked. The sockets do not listen yet, because a listening socket accepts connections:
+the servers call listen() once they can answer. Workers share a port with SO_REUSEPORT: the kernel spreads connections
+over all sockets *that listen*. So the supervisor can hold a socket that is only bound, which reserves the port while no
+worker uses it.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ def bind(name: str, host: str, port: int, *, shared: bool = False) -> list[socke
 
 def reserve(name: str, host: str, port: int) -> tuple[list[socket.socket], int]:
     """Bound, shared sockets that keep a port for the workers, and the port. Raises ConfigError."""
-    # Without sharing first: the workers of another gateway would share their port with ours, and nobody would notice.
+    # First bind without sharing: otherwise the workers of another gateway could share the port with ours, and nobody
+    # would notice.
     alone = bind(name, host, port)
     port = alone[0].getsockname()[1]
     for one in alone:

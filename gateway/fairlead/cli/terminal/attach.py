@@ -1,8 +1,8 @@
 """Follows one command until it ends: prints its results, sends it our input, passes on Ctrl-C.
 
 Used by `exec`, `results` and `shell`. The first Ctrl-C asks the gateway to cancel the command and waits for its end,
-because a program that is merely no longer followed goes on running; the second one leaves at once and says so. Leaving
-never cancels anything. The client makes sure that a lost connection neither loses nor repeats results.
+because a program keeps running when it is merely no longer followed. The second one exits at once and says so. Exiting
+by itself never cancels anything. The client makes sure that a lost connection neither loses nor repeats results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fairlead.errors import FairleadError, InvalidRequest
 END_TIMEOUT = 10.0
 """Seconds: the time that an agent has to end a cancelled program."""
 UNREAD_INPUT = 1.0
-"""Seconds before a refusal of input is reported: a program that ends without reading its stdin has not failed."""
+"""Seconds before a refusal of input is reported: a program that ends without reading its stdin is no error."""
 
 Feed = Callable[[Command], Awaitable[None]]
 """Sends the user's input to a command, until there is no more."""
@@ -42,7 +42,7 @@ async def follow_command(command: Command, printer: Printer, feed: Feed | None, 
             if not printing.done():
                 if not cancels:
                     return exit_codes.INTERRUPTED
-                notify("cancelling; press Ctrl-C again to leave at once")
+                notify("cancelling; press Ctrl-C again to exit at once")
                 cancelling = asyncio.create_task(_cancel(command, opened))
                 await _wait_first(printing, second, END_TIMEOUT)
             if not printing.done():
@@ -125,7 +125,7 @@ async def cancel_tasks(*tasks: asyncio.Task[End] | asyncio.Task[None] | asyncio.
     for task in left:
         await asyncio.wait({task})
         if not task.cancelled():
-            task.exception()  # retrieved, or asyncio would log it: whoever needed it has seen it
+            task.exception()  # retrieved, because asyncio would otherwise log it; whoever needed it has seen it
 
 
 def is_piped() -> bool:

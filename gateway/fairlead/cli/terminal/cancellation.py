@@ -1,7 +1,7 @@
-"""Cancels a command that nobody follows any longer, so that no program goes on running unseen.
+"""Cancels a command that is no longer followed, so that no program keeps running unnoticed.
 
 Used by `exec`, `shell` and `cp`. Once the gateway has accepted a cancel, it ends the command even if the agent does not
-answer. A cancel that does not get there is reported with what the user can do; then the command's deadline ends it.
+answer. If a cancel does not reach the gateway, the user is told what to do; otherwise the command ends at its deadline.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ async def cancel_command(command: Command) -> bool:
 
 @asynccontextmanager
 async def cancelled_on_failure(command: Command) -> AsyncIterator[None]:
-    """Open the command, and cancel it if the block fails or if Ctrl-C comes while it opens: once it was posted the
-    agent may be at work, although its id is not here yet."""
+    """Open the command, and cancel it if the block fails or Ctrl-C arrives while it opens: once it was posted the agent
+    may run it, even if its id is not known here yet.
+    """
     opening = asyncio.create_task(command.__aenter__())
     try:
         try:

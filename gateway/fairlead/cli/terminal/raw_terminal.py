@@ -1,7 +1,8 @@
-"""The user's terminal while a remote program has it: in raw mode, its size reported, and restored in every case.
+"""The user's terminal while a remote program uses it: puts it into raw mode, reports its size, and always restores it.
 
-Used by `shell`. Whatever ends the command (the program, an error, ~., a signal that would kill us), the terminal gets
-back the modes it had. After a stop and `fg` it is made raw again, because the user's shell has set its own modes.
+Used by `shell`. Whatever ends the command (the program, an error, ~., a signal that would kill this process), the
+terminal gets its earlier modes back. After Ctrl-Z and `fg` it is put into raw mode again, because the user's shell has
+set its own modes.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 TYPED_LIMIT = 64 << 10
-"""Bytes that may wait for the gateway; the terminal is not read while there are so many, typed or pasted."""
+"""The maximum number of bytes that wait to be sent to the gateway; the terminal is not read while as many are
+waiting."""
 FATAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Sent by other processes: in raw mode Ctrl-C is a character."""
+"""The signals that other processes send to end this one; in raw mode Ctrl-C is a character."""
 
 Size = tuple[int, int]
 """Columns and rows."""
 
 
 class RawTerminal:
-    """A terminal in raw mode: what is typed, and its size when that changes."""
+    """A terminal in raw mode: returns what is typed, and the size when it changes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

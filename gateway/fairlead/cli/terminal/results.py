@@ -1,7 +1,7 @@
 """How the results of a command are printed: as the program wrote them, or as one JSON object per line.
 
-Used by `exec`, `results`, `shell` and `cp`. Results go to stdout and stderr; what Fairlead itself has to say of the
-command goes to stderr in one line, since an agent may have had a part in its words.
+Used by `exec`, `results`, `shell` and `cp`. Results go to stdout and stderr; Fairlead's own messages about the command
+go to stderr, in one line each, because they may quote an agent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlead.text import plain
 
 
 class Printer(Protocol):
-    """What a followed command needs of its output."""
+    """Prints the results of a command that is followed."""
 
     async def write(self, chunk: Chunk) -> None:
         """Print one chunk."""
@@ -30,7 +30,7 @@ class Printer(Protocol):
 
 
 class ProgramOutput:
-    """Prints what the program wrote, stdout to stdout and stderr to stderr, octet for octet."""
+    """Prints what the program wrote, stdout to stdout and stderr to stderr, byte for byte."""
 
     async def write(self, chunk: Chunk) -> None:
         await stdio.write(2 if chunk.kind in ("stderr", "log") else 1, chunk.data)
@@ -90,7 +90,7 @@ def exit_code(end: End) -> int:
     if remote.signal:
         return 128 + remote.signal
     if remote.exit_code is not None:
-        # A shell sees only eight bits of an exit code: one that is not 0 must not become 0.
+        # A shell sees only eight bits of an exit code, and a code that is not 0 must not become 0.
         return remote.exit_code & 0xFF or (exit_codes.FAILED if remote.exit_code else exit_codes.OK)
     return exit_codes.OK if end.state == "ok" else exit_codes.FAILED
 

@@ -1,8 +1,8 @@
 """Reads and writes the process's own file descriptors without blocking the event loop.
 
-Used by whatever carries the input and output of a remote program. A slow terminal, or a pipe that nobody reads, must
-not keep the loop from handling Ctrl-C. Descriptors are never made non-blocking, because we share them with the shell
-that started us: each is polled for readiness, and then given no more than a ready one takes at once.
+Used for the input and output of remote programs. A slow terminal, or a pipe that nobody reads, must not keep the loop
+from handling Ctrl-C. Descriptors are never made non-blocking, because they are shared with the shell that started this
+process: each is polled for readiness, and then gets no more than a ready descriptor accepts without blocking.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 
 PIPE_CHUNK = 4096
-"""Bytes that a pipe which is ready takes without blocking (PIPE_BUF on Linux)."""
+"""Bytes that a ready pipe accepts without blocking (PIPE_BUF on Linux)."""
 
 
 async def read(fd: int, most: int) -> bytes:
@@ -32,7 +32,7 @@ async def write(fd: int, data: bytes) -> None:
 
 
 async def _wait_ready(fd: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], object]) -> bool:
-    """False for a file, or a device like one: it is always ready and cannot be polled."""
+    """Returns False for a regular file, or a device that behaves like one: it is always ready and cannot be polled."""
     ready = asyncio.Event()
     try:
         add(fd, ready.set)

@@ -1,8 +1,8 @@
 """Copies one file from an agent or to one, and compares the digests of both sides.
 
 Used by `cp`. `file.get` streams into a window, which is read once and in order; `file.put` takes numbered input. Both
-continue after a lost connection, because the client knows what it has read and sent. If our side fails, the agent's
-side is cancelled. What arrives is kept only if both sides have seen the same octets.
+continue after a lost connection, because the client knows what it has read and sent. If the copy fails on this machine,
+the command on the agent is cancelled. A copy is kept only if both sides have the same digest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
 DIGEST_BLOCK = 1 << 20
-"""Octets that are hashed at once."""
+"""Bytes that are hashed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RemotePath:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
-    """What the user chose. `deadline` is in seconds, for all of the copy."""
+    """The user's options. `deadline` is in seconds and applies to the whole copy."""
 
     deadline: float
     overwrite: bool
@@ -56,7 +56,7 @@ class _FileFacts(msgspec.Struct):
 
 
 class _FileDigest(msgspec.Struct):
-    """The payload with which both methods end."""
+    """The result of both methods."""
 
     size: int
     sha256: str
@@ -84,7 +84,7 @@ async def download(client: Client, source: RemotePath, target: str, options: Cop
 
 
 async def _receive(command: Command, local: LocalTarget, progress: CopyProgress) -> tuple[str, int, int | None]:
-    """The digest and the number of the octets that came, and the file's mode."""
+    """Returns the digest and the number of the bytes received, and the file's mode."""
     digest, size, mode = hashlib.sha256(), 0, None
     async for chunk in command:
         if chunk.kind == "file":
@@ -129,7 +129,7 @@ async def upload(client: Client, source: str, target: RemotePath, options: CopyO
 
 
 async def _send(command: Command, local: LocalSource, progress: CopyProgress) -> tuple[End, str, int]:
-    """The end of the command, the digest and the number of the octets that were sent."""
+    """Returns the end of the command, the digest and the number of the bytes sent."""
     digest, size = hashlib.sha256(), 0
 
     async def send() -> None:
@@ -164,7 +164,7 @@ async def _digest(local: LocalSource) -> str:
 
 
 def _compare(end: End, size: int, digest: str, remote: RemotePath, advice: str) -> None:
-    """Raise FairleadError if the agent has seen other octets than we have."""
+    """Raise FairleadError unless the agent reports the same size and digest."""
     try:
         theirs = msgspec.convert(end.payload, _FileDigest)
     except msgspec.MsgspecError as e:

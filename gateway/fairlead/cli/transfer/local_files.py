@@ -19,7 +19,7 @@ from fairlead.cli.terminal import stdio
 from fairlead.errors import FairleadError
 
 NAME_KEPT = 200
-"""Characters of the name that its temporary name repeats: file systems allow 255 octets."""
+"""Characters of the file's name that the temporary name contains: file systems allow 255 bytes in all."""
 _ADVICE = {
     errno.ENOSPC: "free some space there, or choose another place",
     errno.EDQUOT: "free some space there, or choose another place",
@@ -52,7 +52,7 @@ def translate_errors(action: str, path: object) -> Iterator[None]:
 
 
 class LocalTarget:
-    """Where octets are written: the file descriptor `fd`, as it is."""
+    """A destination that is written to directly: the file descriptor `fd`."""
 
     def __init__(self, fd: int, name: str, owned: bool = False) -> None:
         self.name = name
@@ -64,7 +64,7 @@ class LocalTarget:
             await stdio.write(self._fd, data)
 
     def commit(self, mode: int | None) -> None:
-        """Called once all octets have come and the digests match; `mode` is that of the source, if known."""
+        """Called once all bytes have arrived and the digests match; `mode` is that of the source, if known."""
 
     def close(self) -> None:
         if self._owned and self._fd >= 0:
@@ -94,7 +94,7 @@ class AtomicFile(LocalTarget):
                 self._temporary = None
                 return
         try:
-            os.link(self._temporary, self._path)  # a rename would replace a file that came meanwhile
+            os.link(self._temporary, self._path)  # a rename would replace a file that was created meanwhile
         except FileExistsError as e:
             raise _exists(self._path) from e
 
@@ -167,6 +167,6 @@ def _exists(path: Path) -> LocalFileError:
 
 
 def _umask() -> int:
-    mask = os.umask(0o077)  # it can only be read by setting it
+    mask = os.umask(0o077)  # the umask can only be read by setting it
     os.umask(mask)
     return mask

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 
 
 class CopyProgress:
-    """The bar of one copy: name, share, octets, rate, time left. It stays on the screen when the copy is over."""
+    """The progress bar of one copy: name, share, bytes, rate and time left. It stays on the screen when the copy is
+    over.
+    """
 
     def __init__(self, name: str, total: int | None = None, quiet: bool = False) -> None:
-        """`total` is the size in octets, None while it is not known. `quiet` hides the bar."""
+        """`total` is the size in bytes, None while it is not known. `quiet` hides the bar."""
         self._progress = None if quiet else _progress()
         if self._progress is not None:
             self._task = self._progress.add_task(name, total=total)
@@ -33,7 +35,7 @@ class CopyProgress:
             self._progress.update(self._task, total=total)
 
     def add(self, count: int) -> None:
-        """Count that many octets more. The first ones show the bar: a copy that is refused has none."""
+        """Add `count` bytes to the progress. The first ones show the bar, so a refused copy has none."""
         if self._progress is not None:
             self._progress.start()
             self._progress.advance(self._task, count)

@@ -23,11 +23,12 @@ from fairlead.cli.workers.shared_status import SharedStatus
 from fairlead.telemetry.metrics import CONTENT_TYPE, OPENMETRICS, wants_openmetrics
 
 READY_TIMEOUT = 0.8
-"""Seconds: by default, a kubelet's probe gives up after 1 s."""
+"""Seconds for the answer of a worker's probe: by default, a kubelet's own probe gives up after 1 s."""
 METRICS_TIMEOUT = 3.0
-"""Seconds for a worker's metrics: less than a scrape waits for all of them (Prometheus 10 s by default, often 5)."""
+"""Seconds for a worker's metrics, which is less than the timeout of a scrape (Prometheus: 10 s by default, often 5)."""
 STUCK = 5.0
-"""Seconds without a pass of the supervisor's loop, which has one each second."""
+"""Seconds without a pass of the supervisor's loop, which makes one each second, after which the loop counts as
+stuck."""
 ANSWER_LIMIT = 8 << 20
 """Bytes of one answer: a node's metrics take some 10 KiB, because no label grows with the agents."""
 
@@ -72,7 +73,7 @@ def shared_admin_app(workers: Sequence[Worker], status: SharedStatus) -> Starlet
 
 
 def _own(up: bool, restarts: int, openmetrics: bool) -> str:
-    """What only the supervisor knows of a worker, in the format of the worker's own metrics."""
+    """The metrics of a worker that only the supervisor knows, in the format of the worker's own metrics."""
     # OpenMetrics names the family of a counter without the suffix of its sample.
     family = "fairlead_worker_restarts" if openmetrics else "fairlead_worker_restarts_total"
     return (
@@ -111,7 +112,8 @@ async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> W
     head, _, body = bytes(received).partition(b"\r\n\r\n")
     status = re.match(rb"HTTP/1\.1 ([0-9]{3}) ", head)
     length = re.search(rb"\r\ncontent-length: ([0-9]+)", head, re.IGNORECASE)
-    # A worker that is killed while it answers cuts its answer off, and half a metric family is worse than none.
+    # A worker that is killed while it answers leaves its answer incomplete, and half a metric family is worse than
+    # none.
     if status is None or length is None or int(length[1]) != len(body):
         return None
     return WorkerAnswer(int(status[1]), body)

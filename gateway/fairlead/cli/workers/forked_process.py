@@ -1,9 +1,9 @@
 """One child process of the supervisor: how it is forked, how it ends, and when it may be restarted.
 
-Used by `supervisor`, which has one thread and no event loop, so the fork copies nothing that is half done. Signals are
-blocked across the fork: the child must neither run its parent's handlers nor report through them. It leads a session of
-its own, so Ctrl-C at a terminal reaches only the supervisor; a service manager's signal reaches each process, which is
-why children do not count signals. When the supervisor dies, the kernel tells the child to stop (PR_SET_PDEATHSIG).
+Used by `supervisor`, which has one thread and no event loop, so a fork never copies an inconsistent state. Signals are
+blocked during the fork, because the child must not run its parent's handlers. It leads a session of its own, so Ctrl-C
+at a terminal reaches only the supervisor; a service manager's signal reaches each process, which is why children do not
+count signals. When the supervisor dies, the kernel tells the child to stop (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger("fairlead")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 """What the supervisor handles, and its children must not."""
 STABLE = 60.0
-"""Seconds after which a process counts as stable: its next restart is a first one again."""
+"""Seconds after which a process counts as stable: its next failure is again the first in a row."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkedProcess:
-    """A place among the supervisor's children, which one process after the other holds.
+    """One child of the supervisor. When its process ends, another takes its place.
 
     `body` runs in each of them. `stop` is the signal that tells it to end: from the supervisor or, when that has died,
     from the kernel.
@@ -77,7 +77,7 @@ class ForkedProcess:
         return os.waitstatus_to_exitcode(status)
 
     def schedule_restart(self) -> float:
-        """After an unexpected end: the seconds until the next start."""
+        """Schedule the next start after an unexpected end; returns the seconds until then."""
         if time.monotonic() - self._started > STABLE:
             self._failures = 0
         delay = restart_delay(self._failures, random.random())
@@ -91,7 +91,7 @@ class ForkedProcess:
 
     def signal(self, number: signal.Signals) -> None:
         if self.pid:
-            os.kill(self.pid, number)  # not reaped yet, so the id still belongs to this child
+            os.kill(self.pid, number)  # it is not reaped yet, so the id still belongs to this child
 
     def _run_child(self, supervisor: int) -> NoReturn:
         code = exit_codes.FAILED
@@ -102,7 +102,7 @@ class ForkedProcess:
                 signal.signal(number, signal.SIG_DFL)
             if _libc.prctl(_PR_SET_PDEATHSIG, self._stop, 0, 0, 0) != 0:
                 raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-            if os.getppid() == supervisor:  # else it died before the kernel knew
+            if os.getppid() == supervisor:  # otherwise the supervisor died before the prctl
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 self._body()
             code = exit_codes.OK
@@ -114,5 +114,5 @@ class ForkedProcess:
         finally:
             logging.shutdown()
             sys.stderr.flush()
-            # Not sys.exit: the context managers around this frame are the supervisor's to close.
+            # Not sys.exit: the context managers around this frame belong to the supervisor.
             os._exit(code)

@@ -1,8 +1,8 @@
-"""Joins the metrics of several workers in one text, each sample with the label of its worker.
+"""Merges the metrics of several workers into one text, and labels each sample with its worker.
 
 Called by `admin_app` with the workers' answers. It works on lines, not on parsed samples: a label is inserted before
-those in the braces, so names, values and escaped labels stay as they were written. It sums nothing: sums are
-Prometheus's work, and a sum would hide the one worker that has a problem.
+those in the braces, so names, values and escaped labels stay as they were written. It does not add up anything: that is
+Prometheus's task, and a sum would hide the one worker that has a problem.
 """
 
 from __future__ import annotations

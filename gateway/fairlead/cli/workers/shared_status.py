@@ -1,8 +1,8 @@
 """What the supervisor tells the process of the admin port: a few numbers in shared memory.
 
 Written by `supervisor`, read by `admin_app`, and created before the fork that separates them. Each cell is one aligned
-word, so a reader sees the old number or the new one and needs no lock. A pipe would need a reader that is alive, and
-the supervisor must never wait for anyone.
+word, so a reader sees the old number or the new one and needs no lock. A pipe would need a live reader, and the
+supervisor must never wait for another process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class SharedStatus:
         self._cells = memoryview(mmap.mmap(-1, 8 * (1 + 2 * workers))).cast("Q")
 
     def record_pass(self) -> None:
-        """The supervisor is alive; called in each pass of its loop."""
+        """Record that the supervisor is alive; called in each pass of its loop."""
         self._cells[0] = time.monotonic_ns()
 
     @property
@@ -31,7 +31,7 @@ class SharedStatus:
         self._cells[2 + 2 * worker] = restarts
 
     def pid(self, worker: int) -> int:
-        """0 while the worker does not run."""
+        """The process id of the worker; 0 while it does not run."""
         return self._cells[1 + 2 * worker]
 
     def restarts(self, worker: int) -> int:

@@ -1,9 +1,9 @@
 """`fairlead serve --workers N`: the supervisor of N nodes that share the link port and the API port.
 
-It is a plain loop over signals and `waitpid`, for two reasons: every process, restarted ones too, is forked from it,
-and a process with an event loop or threads must not fork; and what supervises must have nothing that can hang. So it
-serves nothing: the admin port belongs to one more child, restarted like the others. Each worker is a node of its own in
-the fleet, NODE-0 to NODE-(N-1), and counted separately.
+It is a plain loop over signals and `waitpid`, for two reasons: it forks every process, and a process with an event loop
+or threads must not fork; and a supervisor must contain nothing that can hang. Therefore it serves nothing: the admin
+port belongs to one more child, which is restarted like the others. Each worker is a node of its own in the fleet,
+NODE-0 to NODE-(N-1), and counted separately.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 logger = logging.getLogger("fairlead")
 
 LONGEST_WAIT = 1.0
-"""Seconds of the longest wait in one pass of the loop, so that /livez can tell a loop that runs from one that does not.
+"""The longest wait in one pass of the loop, in seconds, so that /livez can detect a loop that is stuck.
 """
 STOP_SPARE = 30.0
-"""Seconds for what follows a worker's drain (open requests, the last results, Redis). Then SIGKILL."""
+"""Seconds for a worker to end after its drain (open requests, the last results, Redis) before it gets SIGKILL."""
 
 
 class Supervisor:
@@ -63,25 +63,29 @@ class Supervisor:
         self._ready: set[int] = set()
         self._addresses = ""
         self._all_ready = False
-        """All were ready at once: from then on no end of a worker is due to its settings."""
+        """Whether all workers have been ready at the same time: after that, invalid settings cannot be why a worker
+        ends."""
         self._stopping = False
         self._first_stop_at = -math.inf
-        """When the first signal to stop came. A stop for another reason may be cut short at any time."""
+        """When the first stop signal arrived. A stop for another reason may be cut short at any time."""
         self._deadline = 0.0
         self._code = exit_codes.OK
         self._valkey: EmbeddedValkey | None = None
 
     def run(self) -> int:
-        """0 if all have drained, 1 if one had to be killed or failed. Raises ConfigError before the first fork."""
+        """Run until stopped. Returns 0 if all workers have drained, 1 if one failed or had to be killed. Raises
+        ConfigError before the first fork.
+        """
         with ExitStack() as stack:
-            # Signals arrive as bytes on the pipe on which workers report that they are ready: one thing to wait for.
+            # Signals arrive as bytes on the pipe on which workers report that they are ready, so that there is one file
+            # to wait for.
             self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
             for number in SIGNALS:
                 signal.signal(number, lambda *_: None)
             if self._settings.link_tls_cert is not None or self._settings.api_tls_cert is not None:
                 signal.signal(signal.SIGHUP, lambda *_: None)  # it is passed on, and a child that starts ignores it
-                process_key()  # a session's ticket is good at each worker
+                process_key()  # created before the forks, so that each worker accepts the others' session tickets
             link_port, api_port, admin = self._open_ports(stack)
             folder = Path(stack.enter_context(_private_folder()))
             redis_url = self._redis_url(stack)
@@ -99,7 +103,7 @@ class Supervisor:
             self._admin = ForkedProcess(
                 "the admin port", partial(run_admin, workers, self._status, admin, folder, self._wake_out), STOP_ADMIN
             )
-            # A garbage collection in a child would write to every page that it shares with its siblings.
+            # A garbage collection in a child would otherwise write to every page that it shares with its siblings.
             gc.collect()
             gc.freeze()
             return self._supervise()
@@ -149,7 +153,7 @@ class Supervisor:
         return self._code
 
     def _stop_admin(self, admin: ForkedProcess) -> None:
-        """Stop the process of the admin port, as the last one: until then it reports who still drains."""
+        """Stop the process of the admin port, as the last one: until then it reports which workers still drain."""
         admin.stop()
         deadline = time.monotonic() + STOP_SPARE
         while admin.pid:

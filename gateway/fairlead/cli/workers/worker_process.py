@@ -35,13 +35,14 @@ STOP_ADMIN = signal.SIGUSR1
 
 
 def run_worker(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], wake_fd: int) -> None:
-    """The life of a worker process. It drains when it is told to stop, whoever says so and however often.
+    """Run a worker process. It drains when it receives a stop signal, from whomever and however often.
 
-    A service manager may signal every process, and the supervisor passes on what it receives. To cut the drain short,
-    one tells the supervisor, which kills. `wake_fd` is the writing end of the supervisor's pipe.
+    A service manager may signal every process, and the supervisor passes on the signals that it receives. To cut the
+    drain short, signal the supervisor, which then kills the workers. `wake_fd` is the writing end of the supervisor's
+    pipe.
     """
     for one in admin:
-        one.close()  # a worker that outlived its supervisor would hold the port, and answer nobody there
+        one.close()  # otherwise a worker that outlives its supervisor would hold the port without serving it
     configure_logging(settings.log_level, settings.log_format, settings.node)
     sockets = NodeSockets(
         bind("link", settings.link_host, settings.link_port, shared=True),
@@ -59,9 +60,10 @@ def _write_byte(fd: int, byte: int) -> None:
 def run_admin(
     workers: list[Worker], status: SharedStatus, sockets: list[socket.socket], folder: Path, wake_fd: int
 ) -> None:
-    """The life of the process that serves the admin port, until `STOP_ADMIN`.
+    """Run the process that serves the admin port, until `STOP_ADMIN`.
 
-    It ignores the signals that tell the workers to stop, because it reports who still drains until the last has ended.
+    It ignores the signals that tell the workers to stop, because it reports which of them still drain until the last
+    has ended.
     """
     supervisor = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,10 +1,10 @@
 """The agents of one worker: when each connects, and what the end of each link means.
 
 Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
-has neither a task nor a timer. Delays are those of the protocol (section 10), so that a gateway sees after a failure
-what a fleet of real agents would do. Latencies count from when an attempt was due, not from when this process came to
-it: a generator that is late must not make a gateway look fast. They are measured by the system's clock, since that of
-the event loop stands still during one of its iterations.
+has neither a task nor a timer. Delays are those of the protocol (section 10), so that after a failure a gateway sees
+what a fleet of real agents would do. Latencies are measured from when an attempt was due, not from when this process
+made it: a generator that is late must not make a gateway look fast. They are measured with the system's clock, because
+the event loop's clock does not advance within an iteration.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
-from fairlead.swarm.agents.dial_queue import DialQueue
+from fairlead.swarm.agents.dial_queue import DialQueue, concurrent
 from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 from fairlead.swarm.agents.visits import TICK, Visits
@@ -36,9 +36,9 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, We
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
 FIRST_HEARTBEAT = 10.0
-"""Seconds between heartbeats until welcome names the gateway's interval."""
+"""Seconds between heartbeats until the welcome specifies the interval."""
 SETTLED = 5.0
-"""Seconds a link must have lived for its drain to be followed at once."""
+"""Seconds that a link must have lived for its drain to be followed by an immediate attempt."""
 STORM_RETURN_TIMEOUT = 60.0
 """Seconds for which an agent that a storm has dropped may stay away: the longest delay of the protocol."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
@@ -63,11 +63,11 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
-        self._dial_queue = DialQueue(self._dial)
+        self._dial_queue = DialQueue(self._dial, concurrent(options.processes))
         self._waits: dict[int, float] = {}
-        """By index: the delay that a bye has named, in ms."""
+        """By index: the delay in ms that a bye has specified."""
         self._recent = 0.0
-        """When agents were last welcomed, to the tick."""
+        """When agents were last welcomed, with the resolution of one tick."""
         self._dropped: dict[int, float] = {}
         """By index: when a storm dropped the agent."""
         gc.collect()
@@ -99,7 +99,7 @@ class AgentPool:
             due += random.uniform(0.5, 1.5) * gap
 
     async def leave(self) -> None:
-        """Close all links. `run` was cancelled before."""
+        """Close all links. `run` must have been cancelled before."""
         self._visits.stop()
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
@@ -118,12 +118,12 @@ class AgentPool:
                     self.reconnect(agent, now)
 
     def count(self) -> Counters:
-        """The counters, with those that are looked up rather than counted."""
+        """The counters, including those that are computed and not counted."""
         self.counters.cpu = time.process_time()
         return self.counters
 
     def conclude(self) -> None:
-        """Add what matters at the end only, and takes milliseconds: missing agents, and the memory."""
+        """Add what is needed only at the end and takes milliseconds to compute: missing agents, and the memory."""
         now = time.monotonic()
         self.counters.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
         self.counters.memory = private_memory()
@@ -136,7 +136,7 @@ class AgentPool:
 
     # -- connecting ----------------------------------------------------------------------------------
 
-    async def _dial(self, index: int, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
         agent.conn += 1
         agent.due = due
@@ -144,6 +144,7 @@ class AgentPool:
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
             self.refused(agent, refusal.reason, refusal.message, time.monotonic(), refusal.wait_ms)
+        return refusal is None
 
     def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
@@ -157,6 +158,9 @@ class AgentPool:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
         self._dial_queue.add(now + wait / 1000, index)
+
+    def _answered(self, agent: SimulatedAgent) -> None:
+        self._dial_queue.answered(agent.number // self.options.processes)
 
     # -- called by the agents ------------------------------------------------------------------------
 
@@ -183,6 +187,7 @@ class AgentPool:
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()
         self.counters.welcomes += 1
+        self._answered(agent)
         if agent.due is not None:
             self.counters.connect.add(now - agent.due)
         if agent.since == 0.0:
@@ -196,12 +201,12 @@ class AgentPool:
         self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
         if now - self._recent > TICK:
             self._recent = now
-        return self._recent  # one number for all that are welcomed in a tick: each agent keeps it
+        return self._recent  # one float object for all that are welcomed in a tick, because each agent keeps it
 
     def echoed(self, agent: SimulatedAgent, ts: int) -> None:
         self.counters.heartbeat_answers += 1
         if agent.profile is Profile.SLOW:
-            return  # it does not read, so the answer waited
+            return  # this agent does not read all the time, so the answer has waited
         self.counters.rtt.add(max(0.0, time.monotonic() - ts / 1_000_000))
 
     def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None:
@@ -209,7 +214,7 @@ class AgentPool:
             self._waits[agent.number // self.options.processes] = float(retry)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:
-        """The gateway wants the agent elsewhere: at the slot it opens its next link."""
+        """The gateway asks the agent to move: it opens its next link at the slot."""
         if drain.retry is not None:
             self._policy = RetryPolicy(drain.retry.first, drain.retry.base, drain.retry.cap)
         self.loop.call_later(drain.slot / 1000, self._move_at_slot, agent, connection)
@@ -223,7 +228,7 @@ class AgentPool:
         self.reconnect(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
     def ended(self, agent: SimulatedAgent, code: int, reason: str, was_welcomed: bool) -> None:
-        """The gateway or the network has ended its link, or its attempt if that was not welcomed."""
+        """The gateway or the network has ended the agent's link, or its attempt if it was not welcomed."""
         if self.stopping:
             return
         now = time.monotonic()
@@ -247,6 +252,7 @@ class AgentPool:
 
     def refused(self, agent: SimulatedAgent, reason: str, message: str, now: float, wait: float | None = None) -> None:
         """Count an attempt that ended before welcome, by its `reason`. `wait` is the time in ms until the next one."""
+        self._answered(agent)
         count(self.counters.refused, reason)
         self.counters.last_refusal = message
         if wait is None and reason in MISCONFIGURED:
@@ -257,7 +263,10 @@ class AgentPool:
             self.reconnect(agent, now, wait)
 
     def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None:
-        """The gateway broke the protocol; the next node may run another version. `was_welcomed`: on the link in use."""
+        """The gateway violated the protocol. The agent reconnects, because another node may run another version.
+        `was_welcomed`: it was on the link in use.
+        """
+        self._answered(agent)
         self.counters.violations += 1
         self.counters.lost += was_welcomed
         if not (was_welcomed and agent.moving):
@@ -278,6 +287,6 @@ class AgentPool:
 
     @staticmethod
     def _reset_retries_if_stable(agent: SimulatedAgent, now: float) -> None:
-        """After a link that lived long enough the delays begin again with the first one."""
+        """Start the delays again with the first one if the link lived long enough."""
         if (now - agent.since) * 1000 >= STABLE_MS:
             agent.retries = 0

@@ -1,6 +1,8 @@
-"""Connection attempts by when they are due, a limited number of them in progress.
+"""A queue of connection attempts, ordered by when they are due, of which a limited number are in progress.
 
-The pool adds them, first ones and retries alike, and is called for each. An attempt that has to wait for others keeps
+The pool adds them, first attempts and retries alike, and the queue calls it for each. An attempt is in progress until
+the gateway has welcomed the agent or ended the connection. If it were in progress only until the upgrade, a slow
+gateway would collect more connections than it can ever welcome in time. An attempt that has to wait for others keeps
 its time, so that latencies count from when it was due.
 """
 
@@ -11,12 +13,24 @@ import heapq
 from collections.abc import Callable, Coroutine, Iterator
 
 CONCURRENT = 256
-"""Attempts in progress in one process: more would only wait for each other in the gateway's backlog."""
+"""Maximum number of attempts in progress in one process: more would only wait in the gateway's backlog."""
+CONCURRENT_OF_ALL = 2_048
+"""Maximum number of attempts in progress in all processes of a swarm."""
+ANSWER_TIMEOUT = 30.0
+"""Seconds after the upgrade for which an attempt without an answer is in progress: as long as an agent waits."""
+
+
+def concurrent(processes: int) -> int:
+    """The maximum number of attempts in progress in each of `processes`."""
+    return min(CONCURRENT, max(8, CONCURRENT_OF_ALL // processes))
 
 
 class DialQueue:
-    def __init__(self, dial: Callable[[int, float], Coroutine[None, None, None]]) -> None:
-        """`dial` is called with the index that was added, and the time at which it was due."""
+    def __init__(self, dial: Callable[[int, float], Coroutine[None, None, bool]], limit: int) -> None:
+        """`dial` is called with the index that was added, and the time at which it was due. It returns whether
+        there is a connection, whose answer is reported to `answered`. `limit`: attempts in progress at most.
+        """
+        self._limit = limit
         self._dial = dial
         self._queue: list[tuple[float, int]] = []
         self._first: Iterator[tuple[float, int]] = iter(())
@@ -24,10 +38,12 @@ class DialQueue:
         """The one of them that is in the queue."""
         self._wake = asyncio.Event()
         self._in_progress: set[asyncio.Task[None]] = set()
+        self._unanswered: dict[int, asyncio.Future[None]] = {}
+        """By index: done when the agent was welcomed or its attempt has failed."""
 
     def schedule(self, first: Iterator[tuple[float, int]]) -> None:
-        """The first attempts, in order of time. Each is taken when the one before it is due: a million would otherwise
-        wait here, with a hundred bytes each.
+        """Schedule the first attempts, which are in order of time. Each is taken from the iterator when the one before
+        it is due: otherwise a million of them would wait here, with a hundred bytes each.
         """
         self._first = first
         self._add_first()
@@ -36,6 +52,12 @@ class DialQueue:
         """`due` by the event loop's clock."""
         heapq.heappush(self._queue, (due, index))
         self._wake.set()
+
+    def answered(self, index: int) -> None:
+        """The agent was welcomed, or its attempt has failed. Without an attempt in progress this does nothing."""
+        answer = self._unanswered.pop(index, None)
+        if answer is not None and not answer.done():
+            answer.set_result(None)
 
     def _add_first(self) -> None:
         self._upcoming = next(self._first, None)
@@ -50,16 +72,16 @@ class DialQueue:
             async with asyncio.TaskGroup() as group:
                 while True:
                     now = loop.time()
-                    while self._queue and self._queue[0][0] <= now and len(self._in_progress) < CONCURRENT:
+                    while self._queue and self._queue[0][0] <= now and len(self._in_progress) < self._limit:
                         attempt = heapq.heappop(self._queue)
                         if attempt is self._upcoming:
                             self._add_first()
                         due, index = attempt
-                        task = group.create_task(self._dial(index, due))
+                        task = group.create_task(self._attempt(index, due))
                         self._in_progress.add(task)
                         task.add_done_callback(self._ended)
                     self._wake.clear()
-                    idle = not self._queue or len(self._in_progress) >= CONCURRENT
+                    idle = not self._queue or len(self._in_progress) >= self._limit
                     try:
                         async with asyncio.timeout_at(None if idle else self._queue[0][0]):
                             await self._wake.wait()
@@ -67,6 +89,15 @@ class DialQueue:
                         pass
         finally:
             self._in_progress.clear()
+
+    async def _attempt(self, index: int, due: float) -> None:
+        answer = self._unanswered[index] = asyncio.get_running_loop().create_future()
+        try:
+            if await self._dial(index, due):
+                await asyncio.wait({answer}, timeout=ANSWER_TIMEOUT)
+        finally:
+            if self._unanswered.get(index) is answer:
+                del self._unanswered[index]
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._in_progress.discard(task)

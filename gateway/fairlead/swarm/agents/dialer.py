@@ -1,7 +1,7 @@
 """Opens the connections of simulated agents, and closes what they share at the end.
 
 Made by `agent_pool`. A `Poller` reads the sockets, without a transport of the event loop: that is what makes an idle
-agent small. It decides nothing about an attempt that fails: the pool does.
+agent small. What follows a failed attempt is for the pool to decide.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class PoolDialer:
         except ConnectionRefused as e:
             wait = None
             if e.retry_after is not None:
-                # The header has whole seconds only: agents that got the same are spread over half as long again.
+                # The header has only whole seconds, so agents that got the same number are spread over half that time
+                # again.
                 wait = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
             message = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
             return DialRefusal(str(e.status) if e.status else "unreachable", message, wait)
@@ -84,7 +85,7 @@ class PoolDialer:
 
 
 def limit_receive_buffer(connection: Connection, size: int) -> None:
-    """Let the system buffer at most `size` bytes, about, that the agent has not read."""
+    """Limit what the system buffers and the agent has not read to about `size` bytes."""
     if isinstance(connection, ClientConnection):
         sock = connection.transport.get_extra_info("socket")
         if sock is not None:

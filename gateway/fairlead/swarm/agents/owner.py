@@ -1,4 +1,4 @@
-"""What a simulated agent uses of its pool: an interface, so that neither file imports the other.
+"""The interface of the pool that a simulated agent uses, so that neither module imports the other.
 
 `agent_pool` implements it, `simulated_agent` calls it.
 """
@@ -18,8 +18,8 @@ A_contra = TypeVar("A_contra", contravariant=True)
 """The class of the agents."""
 
 
-class PoolInterface(Protocol[A_contra]):
-    """Each method is called once for what it names."""
+class SimulatedAgentOwner(Protocol[A_contra]):
+    """The owner of simulated agents: they report to it what happens, and get from it what they share."""
 
     options: SwarmOptions
     loop: asyncio.AbstractEventLoop
@@ -30,11 +30,11 @@ class PoolInterface(Protocol[A_contra]):
     stopping: bool
 
     def opened(self, agent: A_contra) -> float:
-        """It has a connection. Returns the time."""
+        """The agent has a connection. Returns the time, by the system's monotonic clock."""
 
     def hello(self, agent: A_contra, have: dict[str, int]) -> Hello: ...
     def welcomed(self, agent: A_contra, welcome: Welcome) -> float:
-        """Returns the time."""
+        """The agent's link was welcomed. Returns the time by the same clock, with the resolution of one tick."""
 
     def echoed(self, agent: A_contra, ts: int) -> None: ...
     def on_bye(self, agent: A_contra, retry: int | None) -> None: ...

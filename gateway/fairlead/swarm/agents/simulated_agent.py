@@ -1,4 +1,4 @@
-"""One simulated agent: the carrier's listener, small enough that a process can have ten thousand.
+"""One simulated agent: a listener of the carrier, small enough that a process can have ten thousand.
 
 Made by the pool, which connects it and visits it twice in each heartbeat interval; an idle agent has no task and no
 timer. It keeps to the protocol as a real one does: hello first, heartbeats when it was silent, receipts. When it is
@@ -13,7 +13,7 @@ import time
 
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
-from fairlead.swarm.agents.owner import PoolInterface
+from fairlead.swarm.agents.owner import SimulatedAgentOwner
 from fairlead.swarm.agents.simulated_commands import SimulatedCommands
 from fairlead.swarm.counters import Counters
 from fairlead.swarm.profile import Profile
@@ -27,9 +27,9 @@ HALF_OPEN = 3.5
 """Heartbeat intervals after which the gateway must have ended a silent, half-open link: the protocol says 2.5, and a
 quarter longer at most; the rest allows for the gateway's load."""
 GRACE = 10.0
-"""Seconds for which a half-open agent then reads, before it counts as not noticed."""
+"""Seconds for which a half-open agent then reads, after which its link counts as not noticed by the gateway."""
 SLOW_BUFFER = 8 << 10
-"""Bytes of a slow reader's receive buffer: the system's default takes megabytes, and the slowness would not show."""
+"""Bytes of a slow reader's receive buffer: the system's default holds megabytes, which would hide the slowness."""
 
 
 class SimulatedAgent:
@@ -50,21 +50,21 @@ class SimulatedAgent:
         "welcomed",
     )  # fmt: skip
 
-    def __init__(self, pool: PoolInterface[SimulatedAgent], number: int, profile: Profile) -> None:
+    def __init__(self, pool: SimulatedAgentOwner[SimulatedAgent], number: int, profile: Profile) -> None:
         self.pool = pool
         self.number = number
         self.profile = profile
         self.connection: Connection | None = None
-        """The one in use: until the welcome of the next one, the old one of an agent that moves."""
+        """The connection in use. While the agent moves, this is the old one until the next one is welcomed."""
         self.next: Connection | None = None
-        """The next one of an agent that moves, which has said hello."""
+        """The next connection of an agent that moves, on which it has said hello."""
         self.moving = False
-        """Whether it was drained, and has an attempt due or under way although its link is there."""
+        """Whether the agent was drained and has an attempt due or under way while its old link is still open."""
         self.conn = 0
         self.retries = 0
-        """Attempts since the last link that lived."""
+        """Attempts since the last link that lived long enough."""
         self.due: float | None = None
-        """When this attempt was due, until it is welcomed."""
+        """When the present attempt was due; None once it is welcomed."""
         self.asked: float | None = None
         """When hello was sent, or when a half-open agent began to read."""
         self.since = 0.0
@@ -95,8 +95,8 @@ class SimulatedAgent:
     # -- called by the pool --------------------------------------------------------------------------
 
     def visit(self, now: float, *, listening: bool) -> None:
-        """Send a heartbeat if nothing was sent since the last visit; find out what has taken too long. `listening`:
-        count for how long nothing was heard, too.
+        """Send a heartbeat if nothing was sent since the last visit, and act on timeouts. With `listening`, also check
+        for how long nothing was received.
         """
         if listening:
             for connection in (self.connection, self.next):
@@ -128,7 +128,7 @@ class SimulatedAgent:
         self._leave_next(code, why)
 
     def drop(self) -> None:
-        """Drop the connection without a close. An agent that moves goes on with its next one."""
+        """Drop the connection without a close frame. An agent that moves continues with its next one."""
         connection = self.connection
         self._lose()
         if connection is not None:
@@ -144,7 +144,7 @@ class SimulatedAgent:
             connection.close(code, why)
 
     def _lose(self) -> None:
-        """The connection in use is gone. The next one, if there is one, waits for its welcome in its place."""
+        """The connection in use is gone. The next one, if any, replaces it and still waits for its welcome."""
         self.connection, self.next = self.next, None
         self._unwelcome()
 
@@ -161,7 +161,7 @@ class SimulatedAgent:
         if self.asked is None:
             if now - self.since > HALF_OPEN * self.pool.heartbeat:
                 self.asked = now
-                connection.resume_reading()  # what the gateway did meanwhile is read now
+                connection.resume_reading()  # now read what the gateway has sent meanwhile
         elif now - self.asked > GRACE:
             self.counters.half_open_unnoticed += 1
             self.drop()
@@ -228,7 +228,7 @@ class SimulatedAgent:
 
     def _receive(self, connection: Connection, message: FromGateway | None) -> None:
         if isinstance(message, Welcome):
-            # The commands go first: they can tell a second welcome from the first.
+            # The commands check first, because they can distinguish a second welcome from the first.
             if self.commands is not None:
                 self.commands.receive(message)
             elif self.welcomed:
@@ -277,7 +277,7 @@ class SimulatedAgent:
             self.pool.ended(self, code, reason, was_welcomed)
 
     def on_silence(self, connection: Connection) -> None:
-        """The gateway may be gone, and nothing would ever report it."""
+        """Treat the connection as closed: the gateway may be gone, and nothing else would ever report it."""
         self.on_close(connection, CloseCode.SILENT, "nothing was heard")
         connection.abort()
 

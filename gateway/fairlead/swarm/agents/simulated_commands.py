@@ -1,9 +1,9 @@
-"""The commands and events of one simulated agent, exactly as the protocol wants them.
+"""The commands and events of one simulated agent, exactly as the protocol requires.
 
-Made by its agent with the first command or event, so that it costs an idle agent nothing. Outbox and link are those
-of the SDK: what was not stored is sent again on the next link, ids are remembered, output stays within its credit.
-Only what runs is simulated: `echo` returns its payload, any other method outputs as many bytes as requested and ends
-with exit code 0. None of them reads input.
+Created by its agent with the first command or event, so that it costs an idle agent nothing. The outbox and the link's
+state machine are those of the SDK: what was not stored is sent again on the next link, ids are remembered, and output
+stays within its credit. Only the methods are simulated: `echo` returns its payload, any other method outputs as many
+bytes as requested and ends with exit code 0. None of them reads input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fairlead.wire.messages import (
 from fairlead.wire.outbox import Outbox
 
 CHUNK_BYTES = 16 << 10
-"""Bytes of one chunk: what a program's pipe yields at a time, and little compared with any window."""
+"""Bytes of one chunk: as much as a program's pipe returns at a time, and little compared with any window."""
 MOST_OUTPUT = 1 << 30
 MOST_EVENTS = 100
 """Events of one agent that may wait to be stored; beyond that, none are emitted."""
@@ -75,15 +75,17 @@ class SimulatedCommands:
     def __init__(self, owner: CommandOwner, *, window: int, ready: bool) -> None:
         self._owner = owner
         self._queue: deque[Numbered] = deque()
-        """Messages not written on this link yet: never more than those of the outbox, and acks."""
+        """Messages not written to this link yet: never more than the outbox has, plus acks."""
         self._running: dict[str, SimulatedCommand] = {}
         self.outbox = Outbox()
         self.link = AgentLink(self.outbox)
-        # The link exists already; nothing was numbered on it yet.
+        # The link exists already, but no numbered message was sent on it yet.
         self.link.ready, self.link.window = ready, window
 
     def relink(self) -> None:
-        """Another connection is in use, or none. No command takes input, so that of the new link comes from chunk 0."""
+        """Start again on another connection, or on none. No command reads input, so on the new link input starts at
+        chunk 0.
+        """
         self._queue.clear()
         self.link = AgentLink(self.outbox)
 

@@ -1,6 +1,6 @@
 """Visits each agent of a pool in turn, twice in each heartbeat interval: one timer for all of them.
 
-The visits look for silent connections too, so that the timer wheel of the carrier need not know every connection.
+The visits also look for silent connections, so that the carrier's timer wheel need not know every connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairlead.carrier.timer_wheel import VISITS, TimerWheel, Visited
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
 
 TICK = 0.05
-"""Seconds between two turns of the timer: with longer ones heartbeats would come in bursts, which no real fleet
+"""Seconds between two runs of the timer. With a longer interval, heartbeats would come in bursts, which no real fleet
 sends."""
 ROUND = 5
 """Rounds of visits in a silence period of 2.5 heartbeat intervals. In all but the last of them connections are visited:
@@ -21,7 +21,7 @@ ROUND = 5
 
 
 class UncheckedTimerWheel(TimerWheel):
-    """A timer wheel for timeouts alone. It only counts the connections, since `Visits` visits them."""
+    """A timer wheel for timeouts only. It merely counts the connections, because `Visits` visits them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Visits:
     def __init__(
         self, agents: Sequence[SimulatedAgent], heartbeat: Callable[[], float], late: Callable[[float], None]
     ) -> None:
-        """`heartbeat` returns the current interval in seconds; `late` is called with how late each turn was."""
+        """`heartbeat` returns the current interval, and `late` is called with the lateness of each run, in seconds."""
         self._agents = agents
         self._heartbeat = heartbeat
         self._late = late
@@ -63,7 +63,7 @@ class Visits:
         self._late(max(0.0, now - self._next_at))
         self._next_at = max(self._next_at + TICK, now)
         self._timer = self._loop.call_at(self._next_at, self._visit_next)
-        # Twice in a heartbeat each agent is visited, so that none is silent for longer than one.
+        # Each agent is visited twice in each heartbeat interval, so that none stays silent for longer than one.
         self._owed = min(self._owed + len(self._agents) * TICK / (self._heartbeat() / 2), len(self._agents))
         while self._owed >= 1:
             self._owed -= 1

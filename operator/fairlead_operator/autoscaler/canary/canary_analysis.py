@@ -1,5 +1,5 @@
-"""Whether a canary goes on, has succeeded or has failed: `judge_canary`. And which links are moved for it:
-`canary_targets`. Pure.
+"""`judge_canary` decides whether a canary continues, has succeeded or has failed; `canary_targets` says which links are
+moved for it. Pure.
 
 The canary executor calls both in every pass of a canary.
 """
@@ -17,19 +17,19 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.kube.workload_status import pod_count
 
 START_TIMEOUT = 600.0
-"""Seconds within which all pods of a canary must serve: Kubernetes' own progressDeadlineSeconds, in which an autoscaler
-of machines can add one."""
+"""Seconds within which all pods of a canary must serve. It is Kubernetes' default progressDeadlineSeconds, within which
+a cluster autoscaler can add a machine."""
 
 PATIENCE = 3
-"""A canary of which nothing can be judged is watched for so many times its `seconds`, because few agents may be moved
-to it in a fleet where most have been moved within the hour. It is accepted then, because a quiet fleet must get its new
-version too."""
+"""A canary that cannot be judged is watched for this many times its `seconds`, because few agents can be moved to it if
+most have been moved within the last hour. After that it is accepted, because a quiet fleet must get its new version,
+too."""
 
 
 class CanaryState(StrEnum):
     RUNNING = "Running"
     PROMOTING = "Promoting"
-    """It has succeeded, and its template replaces all pods, none of which may terminate yet."""
+    """It has succeeded. The pods of its template are created, but no old pod may terminate yet."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
 
@@ -43,8 +43,9 @@ class CanaryVerdict:
 
 
 def canary_size(replicas: int, spec: LinkGatewaySpec) -> int:
-    """Pods of a canary beside `replicas` others. The budget of moves can empty so many full pods while one drains:
-    when a canary fails, the Deployment terminates all of its pods at once."""
+    """The number of pods of a canary beside `replicas` others. It is limited to what the budget of moves can empty
+    during one drain, because the Deployment terminates all pods of a failed canary at once.
+    """
     percent = 0 if spec.rollout.canary is None else spec.rollout.canary.percent
     return max(1, min(math.ceil(replicas * percent / 100), spec.moves.max_per_second // spec.moves_of_one))
 
@@ -52,8 +53,9 @@ def canary_size(replicas: int, spec: LinkGatewaySpec) -> int:
 def judge_canary(
     fleet: FleetObservation, history: CanaryHistory, gateway: LinkGatewaySpec, problem: str = ""
 ) -> CanaryVerdict:
-    """`history` is the one after the observation of `fleet`. `problem`: why a pod of the canary does not run, as
-    Kubernetes reports it."""
+    """`history` already includes the observation of `fleet`. `problem` is why a pod of the canary does not run, as
+    reported by Kubernetes.
+    """
     spec, size = gateway.rollout.canary or Canary(), canary_size(fleet.replicas, gateway)
     for pod in fleet.pods:
         if pod.revision == fleet.revision and pod.crash:
@@ -82,10 +84,10 @@ def judge_canary(
 def _end(
     fleet: FleetObservation, history: CanaryHistory, spec: Canary, measured: tuple[Measurement, ...]
 ) -> CanaryVerdict:
-    """The time is over, and nothing that was judged speaks against the canary."""
+    """The verdict once the time is over and no measurement has failed."""
     traffic, old = history.canary.traffic, history.others.traffic
     if traffic.rejected and not traffic.accepted and 2 * old.rejected <= old.attempts:
-        # Too few to compare, and yet no chance: agents that are rejected wait before they try again.
+        # These are too few to compare, but no coincidence: rejected agents wait before they try again.
         message = f"it has accepted no link and rejected {traffic.rejected}, while the other pods accept most"
         return CanaryVerdict(CanaryState.FAILED, "LinksRejected", message, measured)
     expected = old.accepted * len(canary_pods(fleet)) / max(1, len(other_pods(fleet)))
@@ -107,11 +109,11 @@ def _end(
 
 
 def canary_targets(fleet: FleetObservation, history: CanaryHistory, spec: LinkGatewaySpec) -> dict[str, int]:
-    """How many links each of the other pods should keep, by name, so that the canary gets its share; empty when it has
-    it, or when enough agents have been moved for it.
+    """How many links each of the other pods should keep, by name, so that the canary gets its share. Empty if the
+    canary has its share, or if enough agents have been moved for it.
 
-    A moved agent connects to any ready pod. If that is one of the others, that pod moves another agent, so that a link
-    on the canary takes as many moves as there are pods for each one of the canary.
+    A moved agent connects to any ready pod. If that is not one of the canary, that pod moves another agent, so each
+    link on the canary takes as many moves as there are pods for each pod of the canary.
     """
     canary = spec.rollout.canary
     if canary is None or not spec.rebalance.enabled or spec.scaling.mode in (Mode.PAUSED, Mode.DRY_RUN):

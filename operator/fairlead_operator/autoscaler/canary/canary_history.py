@@ -1,7 +1,7 @@
 """What is remembered of a canary between two passes: what it and the other pods have served since it began. Pure.
 
-A new leader begins anew, because it does not know what the other pods had counted when the canary began. The canary is
-then watched for its whole time again.
+A new leader starts from nothing, because it does not know what the other pods had counted when the canary began. The
+canary is then watched for its whole time again.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from fairlead_operator.autoscaler.canary.measurement import Served
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 
 LONGEST_STEP = 30.0
-"""The most seconds between two passes that count: nobody knows what happened in a longer break."""
+"""The longest time between two passes that counts, in seconds: what happened in a longer break is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryHistory:
     revision: str = ""
-    """The revision of the canary that the rest is about."""
+    """The revision of the canary to which the other fields belong."""
     observed_at: float | None = None
     watched: float = 0.0
     """Seconds for which all pods of the canary have served, as far as they were observed."""
     waited: float = 0.0
-    """Seconds since they all served last, or since the canary began."""
+    """Seconds since all of them last served, or since the canary began."""
     canary: Served = field(default_factory=Served)
     others: Served = field(default_factory=Served)
     counters: tuple[tuple[str, Traffic], ...] = ()
     """The last report of each pod, by name."""
     moves: tuple[tuple[str, int], ...] = ()
-    """Links that each other pod had been made to move, as last reported."""
+    """Links that a rebalance has made each of the other pods move, as last reported."""
     moved: int = 0
     """Links that the other pods have been made to move since the canary began."""
 
@@ -63,7 +63,9 @@ class CanaryHistory:
         )
 
     def _add(self, served: Served, pods: Iterable[PodObservation], seconds: float) -> Served:
-        """`served` with the growth since the last report of each pod. A pod without one has started since."""
+        """`served` plus the growth since the last report of each pod. A pod without a last report has started since
+        then.
+        """
         known, traffic, link_seconds = dict(self.counters), served.traffic, served.link_seconds
         for pod in pods:
             if pod.traffic is not None:

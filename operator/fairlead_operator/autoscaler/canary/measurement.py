@@ -1,8 +1,8 @@
 """Compares what a canary has served with what the other pods have served meanwhile. Pure.
 
-Every measurement has the same form: of so many links or commands, so many went wrong. The share of the other pods says
-how many would have gone wrong on the canary if it were like them. Both are counted over the same time, so that what
-happens to the whole fleet (a network, Redis, a platform that sends wrong commands) speaks against nobody.
+Every measurement has the same form: the number of links or commands that failed, out of a total. The share of the other
+pods says how many would have failed on the canary if it were like them. Both are counted over the same time, so that
+what affects the whole fleet (a network, Redis, a platform that sends wrong commands) does not count against the canary.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from fairlead.fleet.reports.traffic import Traffic
 from fairlead_operator.api.gateway_spec import Canary
 
 TOLERANCE = 2.0
-"""How many times the share of the other pods a canary may have: pods of one revision differ by where their agents
-are."""
+"""The factor by which a canary may exceed the share of the other pods: even pods of one revision differ, because their
+agents are in different places."""
 DEVIATIONS = 3.0
-"""Standard deviations of a Poisson distribution that are chance: one of 700 comparisons lies beyond them."""
+"""Standard deviations of a Poisson distribution that count as chance: one of 700 comparisons exceeds them by chance."""
 ALWAYS_ALLOWED = 3
-"""What may go wrong on a canary although nothing goes wrong elsewhere: a laptop that is closed is a lost link."""
+"""How many failures a canary may have even if there are none elsewhere: a laptop that is closed is a lost link."""
 SLOW_SHARE = 0.95
-"""A command is slow if the gateway added more time to it than to this share of the commands of the other pods, and more
-than SLOW_LEAST."""
+"""A command is slow if the gateway added more time to it than to this share of the other pods' commands, and more than
+SLOW_LEAST."""
 SLOW_LEAST = 0.05
-"""Seconds: nobody notices less."""
+"""Seconds that the gateway may add to any command: a shorter delay is not noticed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Served:
 
     traffic: Traffic = field(default_factory=Traffic)
     link_seconds: float = 0.0
-    """For how long each link was observed, added up."""
+    """The sum of the times for which each link was observed, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Measurement:
     count: int
     total: int
     expected: float
-    """How many would have gone wrong by the share of the other pods."""
+    """How many would have failed, given the share of the other pods."""
     judged: bool
     """Whether enough was seen to judge by."""
 

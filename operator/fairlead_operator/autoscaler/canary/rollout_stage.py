@@ -1,5 +1,5 @@
-"""How far a new pod template has come: `next_stage` says which template the Deployment gets in a pass, and
-`is_promoted` when its old pods may terminate. Pure.
+"""The stage of a new pod template: `next_stage` says which template the Deployment gets in a pass, and `is_promoted`
+when its old pods may terminate. Pure.
 
 A template is accepted when its canary has succeeded, or when no canary is asked for. Everything that is remembered is
 in the status and in the accepted template, so that a new leader continues.
@@ -19,13 +19,13 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 
 class RolloutStage(StrEnum):
     NORMAL = "Normal"
-    """The template that is asked for is accepted, and the Deployment replaces pods as `rollingUpdate` says."""
+    """The spec's template is accepted, and the Deployment replaces pods as `rollingUpdate` says."""
     CANARY = "Canary"
-    """The Deployment has the new template, and makes only the pods of the canary."""
+    """The Deployment has the new template, but creates only the pods of the canary."""
     PROMOTION = "Promotion"
-    """The new template is accepted, and the Deployment makes all its pods; no old one may terminate yet."""
+    """The new template is accepted, and the Deployment creates all its pods; no old pod may terminate yet."""
     WITHHELD = "Withheld"
-    """The canary of the new template has failed: the Deployment keeps the accepted one."""
+    """The canary of the new template has failed, so the Deployment keeps the accepted template."""
 
 
 def next_stage(template: str, accepted: str, before: CanaryReport | None, canary: Canary | None) -> RolloutStage:
@@ -41,8 +41,8 @@ def next_stage(template: str, accepted: str, before: CanaryReport | None, canary
 def is_promoted(fleet: FleetObservation, spec: LinkGatewaySpec, seconds: float) -> bool:
     """Whether the Deployment may terminate old pods, `seconds` after the canary has succeeded.
 
-    The pods of the canary have been ready for long. If that counted, old pods would terminate at once, and their agents
-    would land on other old pods and move twice. So all new pods must have been ready for `minReadySeconds` first, or
+    The pods of the canary have long been ready. If that were enough, old pods would terminate at once, and their agents
+    would connect to other old pods and move twice. So all new pods must first have been ready for `minReadySeconds`, or
     have had enough time for it.
     """
     surge = _count(spec.rolling_update.max_surge, fleet.replicas)

@@ -1,5 +1,5 @@
-"""What the autoscaler remembers of one fleet from one decision to the next, and the document in which the leader leaves
-it to the next leader. Pure."""
+"""What the autoscaler remembers about one fleet from one decision to the next, and the document with which a leader
+passes it on to the next leader. Pure."""
 
 from fairlead_operator.autoscaler.history.fleet_history import History
 

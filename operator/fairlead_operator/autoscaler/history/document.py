@@ -1,4 +1,4 @@
-"""The history of a fleet as a document, in which one leader leaves it to the next. Pure.
+"""The history of a fleet as a document, with which one leader passes it on to the next. Pure.
 
 `inputs.history_store` writes it to Redis in every pass and reads it when a leader begins. The times in a history are
 those of its leader's clock, so the document also says what that clock showed, and Redis TIME at that moment: the next
@@ -23,11 +23,12 @@ from fairlead_operator.autoscaler.history.week_profile import QUARTERS, UNKNOWN,
 
 VERSION = 1
 MOST_BYTES = 1 << 20
-"""A history has some 150 bytes for each pod, so this is enough for more than 5,000 pods."""
+"""The maximum size of a document. A history has some 150 bytes for each pod, so this is enough for more than 5,000
+pods."""
 GREATEST = 1e12
-"""Of any number in a history. Sums and products of such numbers are finite."""
+"""The greatest number that a history may contain. Sums and products of such numbers are finite."""
 AHEAD_MS = 60_000
-"""By so much a document may be ahead of Redis TIME: after a failover, that is the clock of another machine."""
+"""How far, in ms, a document may be ahead of Redis TIME, which after a failover is the clock of another machine."""
 
 
 class UnusableHistory(ConfigError):
@@ -61,9 +62,10 @@ class HistoryDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_history(data: bytes, gateway: str, now: int) -> HistoryDocument:
-    """Raises UnusableHistory for what another version or LinkGateway wrote, and for what no operator can have
-    written: whatever somebody puts into Redis stops rebalances and removals for no longer than an operator's own
-    history can. `now`: Redis TIME in ms."""
+    """Raises UnusableHistory for a document of another version or LinkGateway, and for one that no operator can have
+    written. So a forged document cannot stop rebalances and removals for longer than a genuine one. `now`: Redis TIME
+    in ms.
+    """
     if len(data) > MOST_BYTES:
         raise UnusableHistory(f"it has more than {MOST_BYTES} bytes")
     try:
@@ -81,7 +83,7 @@ def decode_history(data: bytes, gateway: str, now: int) -> HistoryDocument:
 
 
 def _refusal(document: HistoryDocument, now: int) -> str:
-    """Why no operator can have written it, "" if one can."""
+    """Why no operator can have written the document; "" if one can."""
     history, clock = document.history, document.clock
     counted = replace(history, links=replace(history.links, growth=0.0), week=WeekProfile(quarter=0, before=0))
     if any(abs(number) > GREATEST for number in (document.at // 1000, clock, *_numbers(history))):
@@ -100,7 +102,7 @@ def _refusal(document: HistoryDocument, now: int) -> str:
 
 
 def _times(history: History) -> Iterator[float]:
-    """The times of what has happened."""
+    """All times of past events in the history."""
     links, rebalance = history.links, history.rebalance
     for known in (
         history.began,

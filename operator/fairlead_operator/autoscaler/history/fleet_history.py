@@ -1,7 +1,7 @@
 """What the autoscaler remembers of one fleet between two decisions. Pure.
 
 `decide` takes a history and returns the next one in its Decision. The leader keeps it in Redis (see `document`), and a
-new leader continues it. One that finds none removes nothing before it has watched the fleet for a whole window.
+new leader continues it. A leader that finds none removes no pod before it has watched the fleet for a whole window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 STEP_SECONDS = 60.0
 """The window over which the size of the fleet limits a step up."""
 GAP_MOST = REMEMBERED
-"""Seconds without a leader after which what happened meanwhile is not known: links that were lost then no longer
+"""Seconds without a leader after which it is unknown what happened meanwhile, so that earlier lost links no longer
 count."""
 
 
@@ -45,9 +45,10 @@ class History:
     zones: ZoneHistory = field(default_factory=ZoneHistory)
 
     def resume(self, gap: float, most: int) -> History:
-        """The history for a new leader; for `gap` seconds nobody has observed the fleet, which can hold `most` links.
-        After a long gap the fleet has to be watched anew, but what has been measured and when a pod was removed still
-        holds."""
+        """The history for a new leader. For `gap` seconds nobody has observed the fleet, which can hold `most` links.
+        After a long gap the fleet has to be watched anew, but measurements and the time of the last removal remain
+        valid.
+        """
         week = self.week.limited(most)
         if gap <= GAP_MOST:
             return replace(self, week=week, starts=self.starts.resume(keep_starting=True))
@@ -63,7 +64,7 @@ class History:
         )
 
     def observe(self, fleet: FleetObservation, now: float, *, week: bool = False) -> History:
-        """The history after this observation; `week`: with the profile of the week, which is forgotten otherwise."""
+        """The history after this observation. `week`: keep the profile of the week, which is forgotten otherwise."""
         run = self.rebalance.run
         links = self.links.observe(fleet, now, run.donors if run is not None else frozenset())
         profile = self.week if week else WeekProfile()

@@ -1,9 +1,10 @@
-"""The links of a fleet from one observation to the next: how many count, and how fast they grow or are refused. Pure.
+"""The links of a fleet from one observation to the next: how many count, how fast they grow, and how many are refused.
+Pure.
 
-Links are counted so that a pod's death, its silence or its drain never looks like a fleet that became smaller: the
-agents that were connected a moment ago are about to connect to another pod, which must not have been removed. Agents
-that said goodbye, as they do when they are stopped, are gone at once. An agent that moves from one pod to another
-counts once, although the pod that it has left may have reported it before, and the other one afterwards.
+Links are counted so that a pod's death, silence or drain never looks like a fleet that has become smaller: its agents
+are about to connect to another pod, which must not have been removed. Agents that said goodbye, as they do when they
+are stopped, no longer count. An agent that moves from one pod to another counts once, even if the first pod has
+reported it before the move and the second one after it.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ from fairlead.fleet.node_table import AWAY_MS
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 
 REMEMBERED = 120.0
-"""Seconds for which lost links still count: a pod restarts within them, and its agents are back."""
+"""Seconds for which lost links still count: within this time a pod has restarted and its agents are back."""
 LOST_SECONDS = 600.0
-"""Seconds for which no pod is removed that lost links would need if they came back: a machine, a network or a zone that
-fails is often repaired within them."""
+"""Seconds for which the pods that lost links would need are not removed: a machine, a network or a zone that fails is
+often repaired within this time."""
 HERD_SECONDS = 3600.0
-"""Seconds for which links that were lost together are expected back, all at once: after as long, most outages of a
+"""Seconds for which links that were lost together are expected to return together: after this time, most outages of a
 network or a region are over."""
 HERD_SHARE = 0.1
-"""Share of the links whose loss within REMEMBERED is an outage. Fewer are lost every day: machines restart, laptops
-sleep, a pod dies."""
+"""The share of the links whose loss within REMEMBERED counts as an outage. Smaller losses happen every day: machines
+restart, laptops sleep, a pod dies."""
 AWAY_SECONDS = AWAY_MS / 1000
-"""Within this time an agent that moves, or whose pod is gone, has connected to another one."""
+"""Seconds within which an agent that moves, or whose pod is gone, has connected to another pod."""
 SMOOTHING = 30.0
-"""Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
+"""Seconds over which rates are smoothed: three passes, so that a trend requires pods and a single burst does not."""
 
 TimedMaxima = tuple[tuple[float, int], ...]
-"""Time and value of a window's maxima: a falling sequence, which is short however long the window is."""
+"""Times and values of the maxima in a window. The values fall, so the sequence is short however long the window is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Outage:
 
     at: float
     links: int
-    """Those before it, without the ones whose agents have left on purpose since."""
+    """The links before the outage, without those whose agents have left on purpose since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class LinkHistory:
 
     observed_at: float = 0.0
     live: int = 0
-    """Links in fresh reports, less those that may be in two of them, and those of silent pods that have not come up
+    """Links in fresh reports, minus those that may be in two of them, plus those of silent pods that have not appeared
     elsewhere."""
     growth: float = 0.0
     """New links per second, smoothed."""
@@ -76,8 +77,8 @@ class LinkHistory:
     """The greatest `live` of the last LOST_SECONDS, without the links whose agents have left on purpose since."""
     outage: Outage | None = None
     given: tuple[tuple[float, int], ...] = ()
-    """Times and numbers of links that pods which leave or are relieved have reported less, within AWAY_SECONDS: they
-    are about to be in the reports of others."""
+    """Times and numbers of the links by which the reports of pods that leave or shed links have fallen within
+    AWAY_SECONDS. Other pods are about to report them."""
     reports: tuple[PodLinks, ...] = ()
     before_silence: tuple[tuple[str, int], ...] | None = None
     """Links of each fresh pod when the first of the pods that are now silent fell silent."""
@@ -89,7 +90,7 @@ class LinkHistory:
 
     @property
     def growing_seconds(self) -> float:
-        """For how long the growth that goes on has been seen. Links that return after an outage are no growth."""
+        """For how many seconds the present growth has been seen. Links that return after an outage are not growth."""
         if self.growing_since is None or self.grew_at is None or self.outage is not None:
             return 0.0
         return self.grew_at - self.growing_since
@@ -131,10 +132,11 @@ class LinkHistory:
         )
 
     def _outage(self, before: Outage | None, left: int) -> Outage | None:
-        """The outage that lasts, `left` agents having left on purpose since the last look. Agents that move are not
-        lost: a fast drain takes the links from one report before they are in another. It ends when the links are
-        back and grow no longer, or when they are so many that they cannot all have been lost; it is given up after
-        HERD_SECONDS."""
+        """The present outage, or None. `left` agents have left on purpose since the last observation. Agents that move
+        are not lost: in a fast drain, links disappear from one report before they are in another. An outage ends when
+        the links are back and no longer grow, or when there are more than can have been lost, and at the latest after
+        HERD_SECONDS.
+        """
         if before is None:
             lost = self.links - self.live - sum(links for _, links in self.given)
             return Outage(self.observed_at, self.links) if lost > HERD_SHARE * self.links else None
@@ -144,8 +146,9 @@ class LinkHistory:
         return None if over else Outage(before.at, links)
 
     def _with_growth(self, before: LinkHistory) -> LinkHistory:
-        """This history with the time for which the links have grown. Between two reports of a node they do not, so the
-        growth has ended when none was seen for FRESH seconds."""
+        """This history with the time for which the links have grown. The numbers change only with a node's reports, so
+        the growth has ended once none was seen for FRESH seconds.
+        """
         if self.links > before.links:
             since = self.observed_at if self.growing_since is None else self.growing_since
             return replace(self, growing_since=since, grew_at=self.observed_at)
@@ -159,7 +162,7 @@ class LinkHistory:
         return sum(max(0, pod.left - then.get(pod.name, pod.left)) for pod in fleet.pods)
 
     def _given(self, fleet: FleetObservation, donors: frozenset[str]) -> int:
-        """Links that pods which leave, are gone or are relieved have less than in their last reports."""
+        """The number of links that pods which leave, are gone or shed links have lost since their last reports."""
         now = {pod.name: pod for pod in fleet.pods}
         given = 0
         for report in self.reports:
@@ -171,9 +174,10 @@ class LinkHistory:
         return given
 
     def _in_two_reports(self, fleet: FleetObservation, donors: frozenset[str]) -> int:
-        """Links that pods have gained since their last reports while others move theirs away: those may still be in the
+        """Links that pods have gained since their last reports while others move links away. They may still be in the
         reports of the pods that they have left, which are up to a heartbeat older. New links among them count one pass
-        later. Otherwise each pod that leaves would look like a peak of the demand, which holds the next removal."""
+        later. Otherwise each pod that leaves would look like a peak of the demand, which would delay the next removal.
+        """
         giving = {pod.name: pod.links for pod in fleet.fresh_pods if pod.leaving or pod.name in donors}
         if not giving or not self.reports:
             return 0
@@ -187,8 +191,9 @@ class LinkHistory:
         return (*fresh, *(one for one in self.reports if one.pod in silent and now - one.at <= REMEMBERED))
 
     def _count(self, fleet: FleetObservation, now: float) -> tuple[int, tuple[tuple[str, int], ...] | None]:
-        """The links of fresh reports, with the last known ones of silent pods, except those that have come up elsewhere
-        since; and the next `before_silence`."""
+        """The links of fresh reports plus the last known links of silent pods, except those that have appeared
+        elsewhere since; and the next `before_silence`.
+        """
         fresh = {pod.name: pod.links for pod in fleet.fresh_pods}
         last = {one.pod: one.links for one in self.reports if now - one.at <= REMEMBERED}
         silent = [

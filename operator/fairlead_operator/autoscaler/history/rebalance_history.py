@@ -1,5 +1,5 @@
-"""What a rebalance remembers from one pass to the next: since when the links are uneven, and how the one that runs goes
-on. Pure.
+"""What the rebalance remembers from one pass to the next: since when the links are uneven, and the progress of the one
+that runs. Pure.
 
 `fleet_history` holds it, and `rebalance.plan_rebalance` alone changes it. A new leader continues the rebalance of the
 one before, and keeps to its pause.
@@ -14,9 +14,9 @@ from typing import Annotated, NamedTuple
 from msgspec import Meta
 
 PAUSE = 600.0
-"""Seconds after a rebalance that changed nothing."""
+"""Seconds without a rebalance after one that changed nothing."""
 MOST_CHARACTERS = 1000
-"""Of the message of an ended rebalance; a condition has no more either."""
+"""The maximum length of the message of an ended rebalance, which is also that of a condition."""
 
 
 class RebalanceOutcome(StrEnum):
@@ -27,9 +27,9 @@ class RebalanceOutcome(StrEnum):
     LOAD_BALANCER_PINS = "LoadBalancerPins"
     """Links were moved and came back to the pods that they had left."""
     NOTHING_TO_MOVE = "NothingToMove"
-    """Those that are left run commands, or have been moved within the last hour."""
+    """The remaining links run commands, or have been moved within the last hour."""
     INTERRUPTED = "Interrupted"
-    """Something else began that moves links: a rollout, a removal, an operation."""
+    """Something else that moves links has begun: a rollout, a removal or an operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RebalanceRun:
     """Links that nodes have moved since it began."""
     round_began: float = 0.0
     least: int = 0
-    """The least surplus at the end of a round that made progress."""
+    """The smallest surplus at the end of a round that made progress."""
     moved_in_round: int = 0
     idle_rounds: int = 0
     """Rounds since the last one that made progress."""

@@ -1,7 +1,7 @@
 """How long new pods take from being created to being ready, as measured. Pure.
 
-The rule `utilisation` extrapolates growth over this time, because a pod that is added now takes its first link only
-then.
+The rule `utilisation` extrapolates growth over this time, because a pod that is added now accepts its first link only
+after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 KEPT_STARTS = 20
-"""Starts of which the 95th percentile is taken: the second longest of one or two rollouts."""
+"""The number of starts of which the 95th percentile is taken, which is the second longest of one or two rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class StartHistory:
     starting: tuple[tuple[str, float], ...] = ()
     """New pods that are not ready yet, and when each was first seen."""
     known: frozenset[str] = frozenset()
-    """Pods that have been ready, or existed at the first observation: their start says nothing."""
+    """Pods that have been ready before, or existed at the first observation: their starts cannot be measured."""
     durations: tuple[float, ...] = ()
-    """Seconds from being seen to being ready, of the last pods that became ready."""
+    """Seconds from when the last pods were first seen until they were ready."""
 
     @property
     def duration(self) -> float | None:
@@ -32,8 +32,9 @@ class StartHistory:
         return starts[math.ceil(0.95 * len(starts)) - 1] if starts else None
 
     def resume(self, *, keep_starting: bool) -> StartHistory:
-        """The history for a new leader. A pod that it sees first may have been created any time since the last
-        observation, so its start says nothing."""
+        """The history for a new leader. A pod that it sees first may have been created at any time since the last
+        observation, so its start cannot be measured.
+        """
         return replace(self, began=False, starting=self.starting if keep_starting else ())
 
     def observe(self, fleet: FleetObservation, now: float) -> StartHistory:

@@ -1,8 +1,8 @@
 """The links of a fleet by the time of the week, as the last weeks had them. Pure.
 
-Kept only when `scaling.weekProfile` asks for it. The rule `weekProfile` asks what is expected, so that pods are there
-when a rise begins that each week has, and growth need not be seen first. Quarter hours are those of UTC: where clocks
-change twice a year, the profile takes two weeks to follow.
+Kept only when `scaling.weekProfile` asks for it. The rule `weekProfile` asks for the expected links, so that pods are
+ready when a weekly rise begins, before any growth is seen. Quarter hours are those of UTC: where clocks change twice a
+year, the profile takes two weeks to follow.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ QUARTER_SECONDS = 900
 QUARTERS = 7 * 24 * 4
 """Quarter hours in a week."""
 WEIGHT = 0.5
-"""Weight of the newest week: what happened once has almost gone from the profile after a month."""
+"""Weight of the newest week: a single event has almost vanished from the profile after a month."""
 UNKNOWN = -1
 
 
@@ -37,7 +37,7 @@ class WeekProfile:
         if quarter == self.quarter:
             return replace(self, highest=max(self.highest, links))
         follows = quarter == self.quarter + 1
-        ended = quarter > self.quarter  # otherwise the clock was set back
+        ended = quarter > self.quarter  # if it is less, the clock was set back
         return WeekProfile(
             links=self._learned() if self.whole and ended else self.links,
             quarter=quarter,

@@ -1,7 +1,7 @@
 """The zones in which a fleet has pods, and those that have failed. Pure; part of `fleet_history`.
 
-The rule `zoneTolerance` asks it. While a zone is down, the room that was kept for its failure is in use. Without a
-memory the fleet would look like one of fewer zones, of which as many again may fail.
+The rule `zoneTolerance` asks it. While a zone is down, the room that was reserved for its failure is in use. Without
+this memory the fleet would look like one with fewer zones, of which as many again may fail.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from fairlead_operator.autoscaler.observation import FleetObservation
 
 EXPECTED_BACK = 86_400.0
-"""Seconds for which a zone that has failed is expected back. New pods are placed there as soon as it is, but a fleet
-that does not grow makes none before the next day."""
+"""Seconds for which a zone that has failed is expected to return. New pods are placed there as soon as it does, but a
+fleet that does not grow may create none before the next day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ZoneHistory:
     def observe(self, fleet: FleetObservation, now: float) -> ZoneHistory:
         present = zones_of(fleet)
         if not present:
-            return self  # nobody knows where the pods are
+            return self  # it is unknown where the pods are
         gone = frozenset(self.present) - present if fleet.replicas >= self.replicas and not fleet.rollout else ()
         failed = dict(self.failed) | dict.fromkeys(gone, now)
         kept = sorted((zone, at) for zone, at in failed.items() if zone not in present and now - at < EXPECTED_BACK)

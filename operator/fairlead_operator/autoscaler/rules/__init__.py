@@ -1,7 +1,7 @@
 """The scaling rules. Each requires a number of pods, and the fleet gets the greatest of these numbers. Pure.
 
 A new rule is a file beside these and an entry in RULES. The status, the metric `fairlead_operator_rule_replicas`, the
-dashboard and the table of docs/operator.md follow from the list; docs/operator.md has the recipe.
+dashboard and the table in docs/operator.md follow from the list; CONTRIBUTING.md has the recipe.
 """
 
 from fairlead_operator.autoscaler.rules.cpu import CpuRule
@@ -28,4 +28,4 @@ RULES: tuple[ScalingRule, ...] = (
     LoopLagRule(),
     PrometheusRule(),
 )
-"""Of rules that require the same number, the first one wins."""
+"""All rules. If several require the same number, the first one wins."""

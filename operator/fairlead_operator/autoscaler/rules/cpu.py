@@ -1,4 +1,4 @@
-"""The rule `cpu`: event loops with time to spare. Pure."""
+"""The rule `cpu`: event loops are busy for at most a share of the time. Pure."""
 
 from __future__ import annotations
 

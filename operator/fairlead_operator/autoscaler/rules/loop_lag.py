@@ -1,4 +1,4 @@
-"""The rule `loopLag`: event loops that run what is due without delay. Pure."""
+"""The rule `loopLag`: event loops run what is due with little delay. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from fairlead_operator.autoscaler.rules.scaling_rule import SignalRule
 from fairlead_operator.autoscaler.snapshot import Snapshot
 
 MOST_GROWTH = 1.5
-"""The most pods that it requires, as a multiple of those that report: the lag of an overloaded loop does not say how
+"""The maximum that it requires, as a multiple of the pods that report: the lag of an overloaded loop does not tell how
 many pods would be enough."""
 
 
 class LoopLagRule(SignalRule):
-    """The mean lag over its target, times the pods, as a HorizontalPodAutoscaler treats the mean of a metric."""
+    """Requires the number of pods times the mean lag divided by its target, as a HorizontalPodAutoscaler does for the
+    mean of a metric.
+    """
 
     name = "loopLag"
     setting = "loopLagMillis"

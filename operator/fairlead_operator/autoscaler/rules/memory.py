@@ -1,4 +1,4 @@
-"""The rule `memory`: memory below the limit of the pods. Pure."""
+"""The rule `memory`: the pods use at most a share of their memory limit. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rule `commandsInFlight`: few enough commands in flight on each pod. Pure."""
+"""The rule `commandsInFlight`: each pod has at most so many commands in flight. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a scaling rule is: a name, what pods are required for, and how many are required. A signal besides links has a
-rule of its own kind. Pure."""
+"""The base classes of scaling rules: a rule has a name, a purpose and a required number of pods. Signals other than
+links have a base class of their own. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 from fairlead_operator.kube.workload_status import pod_count
 
 MOST_PODS = 1_000_000
-"""A signal never requires more, whatever a Prometheus answers: far above every `replicas.max`."""
+"""The most pods that a signal requires, whatever Prometheus answers: far above every `replicas.max`."""
 
 
 class ScalingRule(ABC):
@@ -24,7 +24,8 @@ class ScalingRule(ABC):
     """
 
     name: ClassVar[str]
-    """In the status, in the metric `fairlead_operator_rule_replicas`, on the dashboard and in docs/operator.md."""
+    """The name in the status, in the metric `fairlead_operator_rule_replicas`, on the dashboard and in
+    docs/operator.md."""
     purpose: ClassVar[str]
     """What pods are required for, in the words that follow "it takes 3 pods to". The reason in the status is made of
     it, and a cell of the table in docs/operator.md, so names of settings are in backticks."""
@@ -40,8 +41,9 @@ class ScalingRule(ABC):
 
 
 class SignalRule(ScalingRule):
-    """Enough pods for a total of the fleet, of which each pod takes what the spec says. It requires none while the spec
-    says nothing."""
+    """A rule that requires enough pods for a total of the fleet, of which each pod takes what the spec says. It
+    requires none if the spec does not set the signal.
+    """
 
     setting: ClassVar[str]
     """The field of `scaling.signals`."""

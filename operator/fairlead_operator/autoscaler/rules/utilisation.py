@@ -8,9 +8,9 @@ from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule
 from fairlead_operator.autoscaler.snapshot import Snapshot
 
 AHEAD = 0.5
-"""Growth is extrapolated over this share of the time for which it has lasted, at most. Nothing says when it will end;
-what has lasted for some time lasts for half as long again with a probability of 2/3 (Gott, Nature 363, 1993). Agents
-that connect all at once, as they do to a new fleet, thus require no pods that would be too many a moment later."""
+"""Growth is extrapolated over at most this share of the time for which it has lasted. It is unknown when it will end;
+something that has lasted for some time lasts for half as long again with a probability of 2/3 (Gott, Nature 363, 1993).
+So agents that connect all at once, as in a new fleet, do not require pods that would soon be too many."""
 
 
 class UtilisationRule(ScalingRule):

@@ -1,7 +1,7 @@
-"""Keeps the pod template that the fleet has accepted: the one that its pods keep, and get again, when a canary fails.
+"""Keeps the accepted pod template, to which the pods return when a canary fails.
 
-Used by the canary executor. The template is in a ControllerRevision, as that of a StatefulSet is, which the LinkGateway
-owns. It is read once: only the leader writes it.
+Used by the canary executor. The template is in a ControllerRevision, as for a StatefulSet, which the LinkGateway owns.
+It is read once, because only the leader writes it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class AcceptedTemplate:
             self._number = _number(newest)
             try:
                 self.template = newest["data"]["spec"]["template"]
-            except (KeyError, TypeError):  # somebody else has written it: none is known
+            except (KeyError, TypeError):  # somebody else has written it, so no template is known
                 name = newest["metadata"]["name"]
                 logger.warning("%s: the ControllerRevision %s holds no pod template", self._owner.namespace, name)
         self._read = True
 
     async def accept(self, template: Object) -> None:
-        """Makes `template` the accepted one, and deletes the records of others."""
+        """Makes `template` the accepted one, and deletes the records of earlier ones."""
         name, number = f"{self._owner.name}-{hash_of(template)}", self._number + 1
         await self._cluster.apply(
             {
@@ -73,7 +73,7 @@ class AcceptedTemplate:
                     continue
 
     async def _items(self) -> list[Object]:
-        """The records of this LinkGateway, and not those of an earlier one of its name."""
+        """The records of this LinkGateway, without those of an earlier one of the same name."""
         found = await self._cluster.items(KIND, self._owner.namespace, self._owner.label_selector)
         return [
             one

@@ -1,8 +1,8 @@
 """Runs the canary of a new pod template: holds the Deployment at a few new pods, and accepts or withholds the template.
 
-Each reconciler has one. `stage` changes what a pass applies, and `observe` judges what the pass has seen.
-`autoscaler.canary` decides. The pods of a canary are the first ones of the Deployment's rollout, so that agents that
-are on them when it succeeds stay there. A problem with it never lets a template through: without the accepted template
+Each reconciler has one. `stage` changes what a pass applies, and `observe` judges what the pass has seen, by the
+decisions of `autoscaler.canary`. The pods of a canary are the first ones of the Deployment's rollout, so agents on them
+stay there when it succeeds. A problem never lets an unchecked template through: if the accepted template is unknown,
 the Deployment is not applied.
 """
 
@@ -45,12 +45,12 @@ logger = logging.getLogger(__name__)
 CONDITION = "CanarySucceeded"
 
 TemplateCheck: TypeAlias = Callable[[Object, Object, LinkGatewaySpec], Awaitable[None]]
-"""Raises PolicyViolation unless the pods may get the first template; the second one is that of the spec."""
+"""Raises PolicyViolation unless the pods may get the first template. The second one is the template of the spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryPass:
-    """What one pass has seen, as far as it concerns a canary."""
+    """What one pass has seen that concerns a canary."""
 
     fleet: FleetObservation
     deployment: Object
@@ -66,18 +66,19 @@ class CanaryExecutor:
         self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics, check: TemplateCheck
     ) -> None:
         """`check` is asked before the accepted template is applied again."""
+        self._cluster = cluster
         self._owner = owner
         self._check = check
         self._redis = redis
         self._metrics = metrics
         self._accepted = AcceptedTemplate(cluster, owner)
         self._template: Object = {}
-        """The one that the spec of this pass asks for."""
+        """The template for which the spec of this pass asks."""
         self._stage = RolloutStage.NORMAL
         self._history = CanaryHistory()
         self._promoting_since: float | None = None
-        self._replicas = 0
-        """Pods that the Deployment asked for in the last pass; 0 before the first one."""
+        self._replicas: int | None = None
+        """Pods that the Deployment asked for in the last pass; None before the first one."""
         self._moving = False
         """Whether targets are written."""
         self._warned = ""
@@ -96,6 +97,8 @@ class CanaryExecutor:
             self._stage = next_stage(new, accepted, report.before.canary, canary)
             if self._stage is RolloutStage.NORMAL and new != accepted:
                 await self._accepted.accept(self._template)
+            if self._stage is RolloutStage.CANARY and self._replicas is None:
+                self._replicas = await self._present_replicas()
             if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
                 await self._check(self._accepted.template, self._template, spec)
         except NotLeader:
@@ -110,12 +113,17 @@ class CanaryExecutor:
     def _staged(self, deployment: Object, spec: LinkGatewaySpec) -> Object:
         canary, surge = spec.rollout.canary, spec.rolling_update.max_surge
         if self._stage is RolloutStage.CANARY and canary is not None:
-            return held(deployment, canary_size(self._replicas, spec))
+            return held(deployment, canary_size(self._replicas or 0, spec))
         if self._stage is RolloutStage.PROMOTION and str(surge) not in ("0", "0%"):
             return held(deployment, surge)
         if self._stage is RolloutStage.WITHHELD and self._accepted.template is not None:
             return with_template(deployment, self._accepted.template)
         return deployment
+
+    async def _present_replicas(self) -> int:
+        """Pods that the Deployment asks for; 0 if there is none. So a canary of the last leader keeps its size."""
+        found = await self._cluster.find("Deployment", self._owner.namespace, self._owner.name)
+        return 0 if found is None else int(found["spec"].get("replicas", 0))
 
     def _warn(self, message: str) -> None:
         if message != self._warned:
@@ -128,11 +136,12 @@ class CanaryExecutor:
         return self._stage is RolloutStage.CANARY
 
     async def observe(self, seen: CanaryPass) -> CanaryReport | None:
-        """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns what
-        the status says of the canary."""
+        """Judges what this pass has seen, tells the nodes which links to move, and sets CanarySucceeded. Returns the
+        canary's part of the status.
+        """
         self._replicas, before = seen.fleet.replicas, seen.report.before.canary
         if before is not None and before.template != hash_of(self._template):
-            before = None  # the spec asks for another template now
+            before = None  # the spec now asks for another template
         after: CanaryReport | None
         if self._stage is RolloutStage.CANARY:
             after = await self._observe_canary(seen, before)

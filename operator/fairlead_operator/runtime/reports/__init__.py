@@ -1,2 +1,2 @@
-"""What a pass reports: `pass_report` collects it and writes it, `status` makes it of a decision and an observation, and
-`removal_report` says what keeps the next pod from being removed."""
+"""What a pass reports: `pass_report` collects and writes it, `status` derives it from a decision and an observation,
+and `removal_report` says what prevents the next removal of a pod."""

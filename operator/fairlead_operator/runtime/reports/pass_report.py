@@ -1,7 +1,7 @@
 """What one pass over a LinkGateway reports: conditions and Events, collected and then written with the status.
 
-Made by the reconciler for each pass. A status that says the same as the one before is not written again, except for the
-time of its decision once a minute.
+Made by the reconciler for each pass. An unchanged status is not written again, except once a minute for the time of its
+decision.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PassReport:
         self._generation = int(body["metadata"].get("generation", 0))
         self._events: list[Object] = []
         self.before = read_gateway_status(body)
-        """The status that the last pass left."""
+        """The status that the last pass wrote."""
         self.timestamp = timestamp()
         """The wall clock's time when the pass began."""
         self.conditions = Conditions(self.before.conditions, self._generation, self.timestamp)

@@ -1,5 +1,5 @@
-"""Reports what keeps the next pod from being removed: in the status, by the condition RemovalHeld, and by an Event when
-it changes.
+"""Reports what prevents the next removal of a pod: in the status, in the condition RemovalHeld, and by an Event when it
+changes.
 
 The reconciler calls it in every pass after the decision. `until` keeps its value while nothing has changed, so that the
 status is not written again because of a second of jitter.
@@ -18,7 +18,7 @@ from fairlead_operator.runtime.reports.pass_report import PassReport
 from fairlead_operator.runtime.reports.status import writes_scale
 
 JITTER = 5.0
-"""Seconds by which two passes may compute one and the same end differently."""
+"""Seconds by which two passes may differ when they compute the same end."""
 
 
 def report_removal(decision: Decision, spec: LinkGatewaySpec, report: PassReport) -> RemovalStatus:

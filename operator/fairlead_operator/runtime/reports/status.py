@@ -67,7 +67,7 @@ def decision_report(decision: Decision, spec: LinkGatewaySpec, removal: RemovalS
 
 
 def _rounded(inputs: DecisionInputs) -> DecisionInputs:
-    """Rounds the rates to a tenth, so that noise does not make the operator write the status again."""
+    """Rounds the rates to a tenth, so that noise does not cause the status to be written again."""
     return msgspec.structs.replace(
         inputs,
         growth=round(inputs.growth, 1),
@@ -104,7 +104,7 @@ def set_scaling_conditions(conditions: Conditions, decision: Decision, spec: Lin
 
 
 def set_rebalance_condition(conditions: Conditions, plan: RebalancePlan) -> None:
-    """Sets Rebalanced: False only when a rebalance has given up. What it found stands while it tries again."""
+    """Sets Rebalanced. It is False only after a rebalance has given up, and stays so while another one tries."""
     if plan.state is RebalanceState.EVEN:
         conditions.set("Rebalanced", True, "Even", plan.reason)
     elif (given_up := plan.given_up) is not None:
@@ -179,8 +179,8 @@ def set_pods_condition(
 class LinkCount:
     """The number of links that the status shows.
 
-    Pods report every five seconds, each at its own time. While links move from one pod to another, those on their way
-    are in no pod's report: the sum of the reports dips, though no agent has left.
+    Pods report every five seconds, each at its own time. While links move from one pod to another, those in transit are
+    in no pod's report: the sum of the reports dips, although no agent has left.
     """
 
     def __init__(self) -> None:
@@ -188,8 +188,9 @@ class LinkCount:
         self._moved_at = -math.inf
 
     def shown(self, live: int, *, moving: bool, now: float) -> int:
-        """`live` is the sum of the reports. While pods come and go, and until all have reported since, the result is
-        not less than before that began."""
+        """`live` is the sum of the reports. While pods come and go, and until all have reported since then, the result
+        is not less than before.
+        """
         if moving:
             self._moved_at = now
         if now - self._moved_at > FRESH:
@@ -198,7 +199,7 @@ class LinkCount:
 
 
 def writes_scale(spec: LinkGatewaySpec) -> bool:
-    """Whether the operator writes the decision to the Deployment, and does not only report it."""
+    """Whether the operator writes the decision to the Deployment, rather than only reporting it."""
     return spec.scaling.mode in (Mode.AUTO, Mode.EXTERNAL)
 
 

@@ -1,9 +1,9 @@
 """The Deployment of a modelled fleet: it creates, replaces and removes pods as Kubernetes does. Owned by `simulation`.
 
-A rollout keeps to `rollingUpdate` of the spec: it creates pods up to the surge, and old ones go as new ones have been
-ready for minReadySeconds; those that are unready go first. A pod that terminates no longer counts. In a rollout in
-steps the operator says instead how many new pods there may be, and how many old ones terminate. New pods are spread
-over the zones as the Deployment asks the scheduler to: to the zone with the fewest pods of their revision.
+A rollout follows the spec's `rollingUpdate`: it creates pods up to the surge, and removes old ones as new ones have
+been ready for minReadySeconds, unready ones first. A pod that terminates no longer counts. In a rollout in steps the
+operator says instead how many new pods there may be, and how many old ones terminate. New pods are spread over the
+zones as the Deployment asks the scheduler to: to the zone with the fewest pods of their revision.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ModelDeployment:
         return self._rolling_out
 
     def begin(self, replicas: int) -> None:
-        """So many pods are ready from the beginning."""
+        """Starts with this many ready pods."""
         self.replicas = replicas
         self._pods.add(np.zeros(replicas, np.int64), self.revision, self._zones(0, replicas))
         self._pods.renew_readiness(0)
@@ -80,8 +80,9 @@ class ModelDeployment:
         self._rolling_out = True
 
     def reconcile(self, now: int, victims: Collection[str], *, by_links: bool, step: RolloutStep = NOT_PACED) -> Counts:
-        """Creates and removes pods. `victims` go first of those that are ready; then any, or with `by_links` (the pods
-        have deletion costs) those with the fewest links. Returns the rows of the pods that begin to leave."""
+        """Creates and removes pods. Of the ready pods, `victims` are removed first; then any, or with `by_links` (the
+        pods have deletion costs) those with the fewest links. Returns the rows of the pods that begin to leave.
+        """
         pods = self._pods
         number = len(pods) - int(np.count_nonzero(pods.leaving))
         if not self.rolling_out:
@@ -104,8 +105,9 @@ class ModelDeployment:
         return self._remove_old(now, self.replicas - unavailable, victims, by_links=by_links)
 
     def _remove_old(self, now: int, least: int, victims: Collection[str], *, by_links: bool) -> Counts:
-        """As `reconcileOldReplicaSets` of Kubernetes: no old pod goes in place of a new one that is not available yet,
-        those that are not available go first, and `least` pods stay available."""
+        """Like Kubernetes' `reconcileOldReplicaSets`: no old pod is removed for a new one that is not available yet,
+        unavailable pods are removed first, and `least` pods stay available.
+        """
         pods = self._pods
         available = pods.serving & (now - pods.ready_at >= self._update.min_ready_seconds)
         old = pods.staying & (pods.revision != self.revision)

@@ -24,14 +24,14 @@ PROBE_SECONDS = 2
 PROBE_FAILURES = 2
 """Its failureThreshold."""
 ENDPOINT_SECONDS = 1
-"""Until load balancers know that a pod is ready or unready: what SETTLE leaves for it."""
+"""Seconds until load balancers know that a pod is ready or unready, which is what SETTLE allows for it."""
 UNREADY_SECONDS = PROBE_SECONDS * PROBE_FAILURES + ENDPOINT_SECONDS
 READY_SECONDS = PROBE_SECONDS + ENDPOINT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
 class Directives:
-    """They hold until the next pass of the operator."""
+    """The operator's directives, which are valid until its next pass."""
 
     preferred: int | None = None
     """The revision whose pods take all new links during a rollout; None while all pods do."""
@@ -98,7 +98,8 @@ class NodeDirectives:
 
 
 def enough_links(links: Counts, enough: Counts, reached: Flags) -> Flags:
-    """Which nodes have as many links as are enough, as `EnoughLinks` of the gateway; `reached`: those that had before.
-    `enough` is FAR for a node that takes new links however many it has."""
+    """Which nodes have enough links, by the rule of the gateway's `EnoughLinks`. `reached` are those that had enough
+    before. `enough` is FAR for a node that takes new links without a limit.
+    """
     result: Flags = (links >= enough) | (reached & (links >= enough * (1 - SLACK)))
     return result

@@ -1,7 +1,7 @@
 """How a load balancer spreads the attempts of agents over the pods. `simulation` asks in every second.
 
-`anywhere` counts agents that no pod is meant for, `back[i]` those whose last link or attempt was at the i-th of the
-pods. Only a load balancer that pins agents tells the two apart.
+`anywhere` counts agents without a previous pod, `back[i]` those whose last link or attempt was at the i-th pod. Only a
+load balancer that pins agents distinguishes the two.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class LoadBalancer(ABC):
     name: ClassVar[str]
     text: ClassVar[str]
     pins: ClassVar[bool] = False
-    """Whether an agent is sent to the pod where it was before, as long as that takes links."""
+    """Whether an agent is sent to its previous pod, as long as that takes links."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -62,7 +62,8 @@ class LeastConnections(LoadBalancer):
         order = np.argsort(links, kind="stable")
         rising = links[order]
         sums = np.cumsum(rising)
-        # What it takes to raise the first pods to the level of the next one: as many pods share as can be paid for.
+        # The number of attempts that raises the first pods to the level of the next one determines how many pods share
+        # them.
         sharing = int(np.searchsorted(rising[1:] * np.arange(1, len(rising)) - sums[:-1], number, side="right")) + 1
         level, rest = divmod(number + int(sums[sharing - 1]), sharing)
         attempts = np.zeros_like(links)

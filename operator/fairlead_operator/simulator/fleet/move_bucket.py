@@ -1,7 +1,7 @@
 """The fleet's budget of moves as a modelled fleet has it: the token bucket of `take_moves.lua`, without a Redis.
 
-`moves` takes from it. A simulation touches no Redis, whose clock cannot be told to go faster either. So this is a
-second form of the script; a property test gives both the same sequences of calls, and they grant the same.
+`moves` takes from it. A simulation uses no Redis, whose clock could not run faster anyway. So this is a second
+implementation of the script; a property test makes the same sequences of calls to both and compares what they grant.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 DEBT_SECONDS = 5
 """Seconds of the rate that may be overdrawn (`DEBT_SECONDS` of `fairlead.fleet.moves.move_bucket`)."""
 ROUNDING = 1e-6
-"""What a token may lack and still count as one."""
+"""By how much a token may fall short and still count as one."""
 
 
 class ModelMoveBucket:
@@ -28,7 +28,7 @@ class ModelMoveBucket:
         return granted
 
     def overdraw(self, moves: int, rate: float, now: float) -> None:
-        """So many moves cannot wait. The debt is bounded, and those that follow wait until it is paid."""
+        """Takes moves that cannot wait. The debt is bounded, and later moves wait until it is paid."""
         self._refill(rate, now)
         self.tokens = max(min(self.tokens, -rate * DEBT_SECONDS), self.tokens - moves)
 

@@ -1,5 +1,5 @@
-"""Who moves in this second: agents of pods that leave, and of pods that have more links than a rebalance lets them
-keep. `simulation` asks in every second.
+"""Which agents move in a second: those of pods that leave, and of pods that have more links than a rebalance lets them
+keep. `simulation` calls it in every second.
 
 All pods share one budget. Its rate is the formula of `fairlead.fleet.moves.move_rate`, from what each modelled node can
 accept besides its present work. A pod that drains and is granted too little keeps to its even pace (`even_pace` of the
@@ -40,8 +40,9 @@ class FleetMoves:
         ]
 
     def rate(self, pods: PodTable) -> float:
-        """Moves per second of the whole fleet, by the last reports. Pods receive that take new links, however many they
-        get until the next pass."""
+        """Moves per second of the whole fleet, by the last reports. The pods that take new links without a limit until
+        the next pass receive.
+        """
         return move_rate(self._spare(pods), self._most)
 
     def _spare(self, pods: PodTable) -> list[float]:

@@ -23,9 +23,9 @@ from fairlead.wire.retry import (
 from fairlead_operator.simulator.arrays import Counts, Shares
 
 LONGEST = HANDED_OUT_MS // 1000
-"""Seconds: agents of this gateway wait no longer, whatever the reason."""
+"""The longest pause in seconds, whatever the reason."""
 MOST_ASKED = RETRY_AFTER_MOST - 1
-"""The greatest `most` that differs from larger ones."""
+"""The greatest `most` that makes a difference: larger ones give the same pauses."""
 DRAWS = 1200
 """Evenly spaced draws. A multiple of RETRY_AFTER_MOST, so that whole seconds are met without a remainder."""
 
@@ -42,7 +42,7 @@ def _draws(number: int = DRAWS) -> list[float]:
 
 
 def first_seconds(links: Counts, accept_rate: int) -> Counts:
-    """The ceiling of the first retry, in whole seconds, that nodes with so many links have sent to their agents."""
+    """The ceiling of the first retry, in whole seconds, that nodes with this many links have sent to their agents."""
     ceilings = _first_ceilings(accept_rate)
     return ceilings[np.minimum(links, len(ceilings) - 1)]
 

@@ -15,13 +15,13 @@ from fairlead_operator.simulator.arrays import Counts, Flags, Shares
 BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
 HEARTBEAT_SECONDS = 5
-"""A node writes its row so often, and reads what the operator has told it."""
+"""Seconds between two heartbeats, in which a node writes its row and reads the operator's directives."""
 RECENT_MOVES = 12
 """Parts of the hour within which a rebalance moves no agent twice."""
 RECENT_SECONDS = 3600 // RECENT_MOVES
 NEVER = -1
 FAR = np.iinfo(np.int64).max
-"""A second that does not come, and a number of links that no pod has."""
+"""Stands for a second that never comes, and for a number of links that no pod has."""
 COLUMNS: Mapping[str, type[np.generic]] = {
     **dict.fromkeys((
         "links", "awaited", "refused", "started_at", "ready_at", "unready_at", "left_at", "revision", "zone", "target",
@@ -43,24 +43,24 @@ class PodTable:
     started_at: Counts
     """Second at which its start is over."""
     ready_at: Counts
-    """Second from which on Kubernetes takes it for ready, the last time that it did."""
+    """Second from which on Kubernetes last considered it ready."""
     unready_at: Counts
-    """Second at which Kubernetes takes it for unready, because its node wants no new links; FAR for none."""
+    """Second at which Kubernetes considers it unready because its node wants no new links; FAR if there is none."""
     left_at: Counts
-    """Second at which it began to leave, NEVER before."""
+    """Second at which it began to leave; NEVER before that."""
     revision: Counts
     zone: Counts
     target: Counts
-    """Links that a rebalance lets it keep, FAR while none runs."""
+    """Links that a rebalance lets it keep; FAR while none runs."""
     enough: Counts
-    """Links from which on it leaves new ones to other pods, FAR while it takes all."""
+    """Links at which it leaves new ones to other pods; FAR while it takes all."""
     has_enough: Flags
     excluded: Flags
     """Whether its node leaves new links to others, although it can serve."""
     started: Flags
     """Whether its start is over: its node holds links and reports."""
     ready: Flags
-    """Whether Kubernetes takes it for ready. A pod that leaves stays so."""
+    """Whether Kubernetes considers it ready. A pod that leaves stays so."""
     leaving: Flags
     serving: Flags
     """Whether a load balancer sends agents to it: it is ready and does not leave."""
@@ -125,7 +125,7 @@ class PodTable:
         self.serving[at] = False
 
     def drop(self, gone: Flags) -> None:
-        """These pods exist no more."""
+        """Removes the rows of pods that no longer exist."""
         if not gone.any():
             return
         self.names = [name for name, is_gone in zip(self.names, gone.tolist(), strict=True) if not is_gone]

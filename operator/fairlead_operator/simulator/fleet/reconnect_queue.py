@@ -1,4 +1,4 @@
-"""The agents without a link, by the second of their next attempt. They are counted, never held one by one.
+"""The agents without a link, by the second of their next attempt. They are counted, not stored individually.
 
 A cell of the queue holds the agents with the same number of failed attempts and the same wait: its number is
 `retry * AGES + wait`, the wait being that at the next attempt. `simulation` takes what is due and puts back what
@@ -15,7 +15,7 @@ from fairlead_operator.simulator.arrays import Counts, Shares, draw_without_retu
 from fairlead_operator.simulator.fleet import pauses
 
 RETRIES = 11
-"""Numbers of retries that are distinguished: from the tenth on the ceiling of the policy no longer grows."""
+"""Numbers of retries that are distinguished: from the tenth on, the policy's ceiling no longer grows."""
 AGES = 601
 """Seconds of waiting that are distinguished; the last stands for all longer waits."""
 SLOTS = pauses.LONGEST + 1
@@ -34,7 +34,7 @@ class DueAgents:
         return int(self.numbers.sum())
 
     def drawn(self, rng: np.random.Generator, number: int) -> tuple[DueAgents, DueAgents]:
-        """`number` of them, drawn by chance, and the others."""
+        """`number` of them, drawn at random, and the others."""
         taken = draw_without_return(rng, self.numbers, number)
         return DueAgents(self.cells, taken), DueAgents(self.cells, self.numbers - taken)
 
@@ -49,7 +49,7 @@ class ReconnectQueue:
         """Agents that have got a link after so many seconds of waiting."""
 
     def counted(self) -> int:
-        """All agents in the queue, counted anew."""
+        """The number of all agents in the queue, counted from the cells."""
         return int(self._ring.sum())
 
     def due(self, now: int) -> int:
@@ -69,29 +69,29 @@ class ReconnectQueue:
         return DueAgents(cells, numbers)
 
     def linked(self, agents: DueAgents) -> None:
-        """These have got a link."""
+        """Records that these agents have got a link."""
         np.add.at(self.waits, agents.cells % AGES, agents.numbers)
 
     def lost(self, now: int, number: int, first: int) -> None:
-        """So many agents have lost their link; `first` is the ceiling of their first pause, in seconds."""
+        """Adds agents that have lost their link; `first` is the ceiling of their first pause, in seconds."""
         pause = pauses.after_loss(first)
         cells = AGES + np.arange(len(pause))  # their first retry, after these waits
         self._ring[(now + np.arange(len(pause))) % SLOTS, cells] += self._rng.multinomial(number, pause)
         self.waiting += number
 
     def refused(self, now: int, agents: DueAgents, most: int) -> None:
-        """A node refused these, with a Retry-After of up to `most` seconds."""
+        """Puts back agents that a node refused, with a Retry-After of up to `most` seconds."""
         self._schedule(now, agents, pauses.after_retry_after(most))
 
     def unanswered(self, now: int, agents: DueAgents) -> None:
-        """There was no node to connect to."""
+        """Puts back agents for which there was no node to connect to."""
         retries = agents.cells // AGES
         for retry in np.unique(retries).tolist():
             same = retries == retry
             self._schedule(now, DueAgents(agents.cells[same], agents.numbers[same]), pauses.after_failure(retry))
 
     def withdraw(self, number: int) -> None:
-        """So many waiting agents, drawn by chance, no longer want a link."""
+        """Removes waiting agents, drawn at random, that no longer want a link."""
         at = np.flatnonzero(self._ring)
         cells = self._ring.reshape(-1)
         cells[at] -= draw_without_return(self._rng, cells[at], number)

@@ -1,4 +1,5 @@
-"""The buffer of Agones' FleetAutoscaler, on links: a share of the capacity is kept free. It has no window and no limit.
+"""The buffer of Agones' FleetAutoscaler, applied to links: a share of the capacity is kept free. It has no window and
+no limit.
 
 Source: https://agones.dev/site/docs/reference/fleetautoscaler/ and `applyBufferPolicy` of Agones. Agones removes only
 servers that nobody uses, so this is its formula on a fleet whose pods are always in use, not Agones itself.
@@ -13,7 +14,7 @@ from fairlead_operator.simulator.policies.scaling_policy import FleetView, Scale
 
 
 def buffered(allocated: int, buffer_percent: int) -> int:
-    """The size of which `buffer_percent` are free while `allocated` are in use: 12 for 8 in use and 30 %."""
+    """The size at which `buffer_percent` are free while `allocated` are in use: 12 for 8 in use and 30 %."""
     return math.ceil(allocated * 100 / (100 - buffer_percent))
 
 

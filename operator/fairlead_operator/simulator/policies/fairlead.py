@@ -22,7 +22,7 @@ from fairlead_operator.simulator.fleet.pod_table import NEVER
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
 
 VALID_SECONDS = 30
-"""For how long a directive in Redis holds that the operator does not renew."""
+"""For how long a directive in Redis is valid if the operator does not renew it."""
 
 
 class FairleadPolicy(ScalingPolicy):
@@ -64,7 +64,9 @@ class FairleadPolicy(ScalingPolicy):
         self.step = plan_step(fleet, self.direction, self._rollout, spec, rate, now, self.step)
 
     def _written(self, view: FleetView) -> Directives:
-        """What is in Redis after this pass. While Redis cannot be read, that is what is left there until it expires."""
+        """What is in Redis after this pass. While Redis is unavailable, this is what was written before, until it
+        expires.
+        """
         if view.readable:
             preferred = int(self.direction.revision) if self.direction.revision else None
             targets = (self.rebalance.targets if self.rebalance is not None else {}) or self.direction.targets

@@ -30,7 +30,7 @@ class HorizontalPodAutoscaler(ScalingPolicy):
         return ScaleOrder(view.replicas if desired is None else self.limited(desired, view.replicas, view.now))
 
     def _desired(self, view: FleetView) -> int | None:
-        """What the formula says; None when there is no metric: then the controller does not scale."""
+        """The result of the formula; None if there is no metric, in which case the controller does not scale."""
         if not view.readable:
             return None
         reporting = int(view.pods.staying.sum()) - view.silent

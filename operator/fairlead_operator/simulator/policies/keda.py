@@ -1,4 +1,4 @@
-"""KEDA: an HPA on one external metric, the links of the whole fleet, with KEDA's fallback when the metric is dead.
+"""KEDA: an HPA on one external metric, the links of the whole fleet, with KEDA's fallback if the metric is unavailable.
 
 Source: https://keda.sh/docs/latest/reference/scaledobject-spec/, "fallback". The HPA reads an external metric with an
 AverageValue, so pods that report nothing do not matter: the number is ceil(links ÷ target).
@@ -22,7 +22,9 @@ class KedaScaler(HorizontalPodAutoscaler):
     text = "KEDA on the sum of the links, falling back to the pods of the greatest demand; closes at once"
 
     def __init__(self, spec: LinkGatewaySpec, agents: int) -> None:
-        """`agents`: the greatest demand. fallback.replicas has no default; it is what an owner sets who knows it."""
+        """`agents` is the greatest demand. fallback.replicas has no default; this is what an owner who knows the demand
+        would set.
+        """
         super().__init__(spec)
         self._fallback = math.ceil(agents / self._target)
         self._failures = 0

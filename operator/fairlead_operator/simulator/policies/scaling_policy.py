@@ -1,4 +1,5 @@
-"""What an autoscaler is to the simulator: every `period` seconds it looks at the fleet and orders a number of pods."""
+"""The interface of an autoscaler in the simulator: every `period` seconds it observes the fleet and orders a number of
+pods."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """What an autoscaler may know at one moment: pods as the cluster shows them, links as nodes have reported them."""
+    """What an autoscaler may know at one moment: pods as the cluster shows them, and links as the nodes have reported
+    them.
+    """
 
     pods: PodTable
     replicas: int
@@ -41,7 +44,7 @@ class FleetView:
 class ScaleOrder:
     replicas: int
     victims: tuple[str, ...] = ()
-    """The pods to remove first. If it is empty, any pods may go."""
+    """The pods to remove first. If it is empty, any pods may be removed."""
     directives: Directives = NO_DIRECTIVES
     step: RolloutStep = NOT_PACED
     """How far a rollout goes, if one is in progress or begins."""
@@ -53,8 +56,8 @@ class ScalingPolicy(ABC):
     period: ClassVar[int]
     """Seconds between two decisions."""
     drains: ClassVar[bool] = False
-    """Whether a pod that leaves moves its agents at a pace. Otherwise it closes all links at once, as any WebSocket
-    server does that is told to stop."""
+    """Whether a pod that leaves moves its agents at a pace. Otherwise it closes all links at once, as an ordinary
+    WebSocket server does when it is stopped."""
 
     @abstractmethod
     def order(self, view: FleetView) -> ScaleOrder:

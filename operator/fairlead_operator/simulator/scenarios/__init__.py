@@ -1,1 +1,1 @@
-"""What happens to a modelled fleet: the built-in traces, and those of owners."""
+"""What happens to a modelled fleet: the built-in traces, and traces from files."""

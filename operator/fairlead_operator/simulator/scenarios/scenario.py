@@ -29,7 +29,7 @@ class Scenario:
     demand: Counts
     """Agents that want a link, at the beginning of each second and at the end of the last one."""
     balancer: str = ""
-    """Name of the load balancer that belongs to this trace, "" for any."""
+    """Name of the load balancer that this trace requires; "" for any."""
     rollout_at: int | None = None
     """Second at which all pods get a new template."""
     stuck: Span = NOWHERE
@@ -37,7 +37,8 @@ class Scenario:
     unreadable: Span = NOWHERE
     """Neither Redis nor a metrics server answers the autoscaler."""
     cut: Span = NOWHERE
-    """The agents that go meanwhile cannot reach the gateway: they do not say goodbye, as those do that are stopped."""
+    """In this span, agents that go cannot reach the gateway, so unlike agents that are stopped they do not say
+    goodbye."""
     zone_down: Span = NOWHERE
     """One zone has failed: its pods die at the beginning, and none is placed there before the end."""
 

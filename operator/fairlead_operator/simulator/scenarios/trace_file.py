@@ -19,7 +19,7 @@ from fairlead.errors import ConfigError
 from fairlead_operator.simulator.scenarios.scenario import Scenario
 
 LONGEST = 31 * 86_400
-"""Seconds. A month of seconds takes minutes; a longer trace is more probably a wrong unit."""
+"""The longest trace in seconds. A month takes minutes to simulate; a longer trace probably has the wrong unit."""
 MOST_AGENTS = 100_000_000
 QUERY = "sum(fairlead_links)"
 

@@ -1,7 +1,7 @@
 """The built-in traces: each makes a Scenario of a number of agents and of seconds.
 
-Under all of them lies a day's wave, from TROUGH of the agents at its ends to all of them in its middle. Events stand at
-a share of the length, so that a shorter trace has the same shape with steeper slopes.
+All of them are based on a daily cycle, from TROUGH of the agents at its ends to all of them in its middle. Events occur
+at a share of the length, so that a shorter trace has the same shape with steeper slopes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fairlead_operator.simulator.scenarios.scenario import Scenario, Span
 TROUGH = 0.4
 """Share of the agents that want a link at night: laptops and shops are closed, servers are not."""
 REGION = 0.3
-"""Share of the agents that live in the region which is cut off."""
+"""Share of the agents that are in the region which is cut off."""
 OUTAGE_SECONDS = 1200
 RETURN_SECONDS = 60
-"""Agents that cannot reach the gateway try again at least once in this time (`cap` of the default RetryPolicy)."""
+"""Seconds within which agents that cannot reach the gateway try again (`cap` of the default RetryPolicy)."""
 ZONE_SECONDS = 3600
 """For how long a zone is down."""
 

@@ -1,9 +1,9 @@
-"""Runs calls that wait for a disk in threads: a network file system may block them for ever, which the event loop
-must not.
+"""Runs calls that wait for a disk in threads: a network file system may block them for ever, and must not block the
+event loop.
 
-Used by the methods that touch files. A call is never abandoned while its thread works on a descriptor: a caller that
-is cancelled waits for it first. The threads are daemons, so that a disk that hangs does not keep the agent from
-ending, and each lives for one call: an idle agent has none.
+Used by the methods that touch files. A call is never abandoned while its thread works on a descriptor: a caller that is
+cancelled waits for it first. The threads are daemon threads, so that a disk that hangs does not keep the agent from
+ending. Each runs one call, so an idle agent has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALLS = 8
-"""Calls at once: disks serve few at a time, and each call is for 256 KiB at most."""
+"""Maximum number of calls at once: disks serve few at a time, and each call reads or writes at most 256 KiB."""
 
 
 class DiskThreads:

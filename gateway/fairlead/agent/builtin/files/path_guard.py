@@ -1,9 +1,9 @@
-"""Recognizes protected paths by their identity in the file system, and not by their names.
+"""Recognizes protected paths by their identity in the file system, not by their names.
 
-Used by `PathResolver` at the end of each walk, and where a folder is made, in a thread. Device and inode are compared:
-of the file, so that a hard link is the file itself, and of all folders on the way, which the walk holds open, so that a
-folder that was renamed or mounted elsewhere is the same folder. A protected path that does not exist yet is known by
-its folder and its name.
+Used by `PathResolver` at the end of each walk, and where a folder is made, in a thread. It compares device and inode:
+those of the file, so that a hard link counts as the file itself, and those of all folders on the way, which the walk
+holds open, so that a folder that was renamed or mounted elsewhere is still recognized. A protected path that does not
+exist yet is recognized by its folder and its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class PathGuard:
     def __init__(self, protected: Iterable[ProtectedPath] = ()) -> None:
         self._protected = tuple(protected)
         self._seen: dict[str, set[Identity]] = {}
-        """What each path last was, beginning at the start: it stays protected when its folder is renamed."""
+        """What each path last referred to, from the agent's start on: that file stays protected when its folder is
+        renamed."""
         self._identify()
 
     def reason(self, folders: Sequence[os.stat_result], name: str, status: os.stat_result | None) -> str:
@@ -39,7 +40,7 @@ class PathGuard:
         return self.reason_for(status, files) if status is not None else ""
 
     def reason_for(self, status: os.stat_result, files: dict[Identity, str] | None = None) -> str:
-        """As `reason`, for a file that was opened."""
+        """The same as `reason`, for a file that was opened."""
         return (self._identify()[1] if files is None else files).get(identity(status), "")
 
     def _identify(self) -> tuple[dict[tuple[Identity, str], str], dict[Identity, str], dict[Identity, str]]:
@@ -77,7 +78,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _entries(folder: str) -> set[Identity]:
-    """The files in a folder: a hard link may name them from elsewhere."""
+    """The identities of the files in a folder: a hard link elsewhere may refer to them."""
     try:
         with os.scandir(folder) as entries:
             return {identity(entry.stat(follow_symlinks=False)) for entry in entries}

@@ -1,8 +1,9 @@
-"""Resolves a path from the platform, one name at a time; where it leads must lie beneath one of the allowed roots.
+"""Resolves a path from the platform, one name at a time, and refuses it unless it ends beneath one of the allowed
+roots.
 
-Used by `file.get` and `file.put`, in a thread. Protected paths are refused inside the roots, too: see `path_guard`.
-The walk holds each folder open and never lets the kernel follow a link: links are read here and their names walked in
-turn, so that nobody can replace a folder by a link between the check and the use. What is opened is what was checked.
+Used by `file.get` and `file.put`, in a thread. Protected paths are refused inside the roots, too (see `path_guard`).
+The walk holds each folder open and never lets the kernel follow a link: it reads links itself and walks their names in
+turn, so that nobody can replace a folder with a link between the check and the use. What is opened is what was checked.
 Links that stay inside the roots are followed like any other.
 """
 
@@ -19,9 +20,10 @@ from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.errors import CommandError
 
 LINKS = 40
-"""Links that one walk follows: as many as Linux does."""
+"""The maximum number of symbolic links that one walk follows, which is Linux's own limit."""
 NAMES = 64
-"""Folders on the way: each is held open, and eight walks at once must not exhaust the agent's descriptors."""
+"""The maximum number of folders on the way: each is held open, and eight walks at once must not exhaust the agent's
+file descriptors."""
 # Without O_PATH, folders that may be passed through but not read cannot be opened.
 FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -63,7 +65,7 @@ class PathResolver:
             return walk.go(make_folders)
         except OSError as e:
             if not walk.inside:
-                raise self._forbidden(path) from e  # whether anything is there must not be revealed
+                raise self._forbidden(path) from e  # the answer must not reveal whether anything exists there
             raise command_error(path, e) from e
         except _Outside as e:
             raise self._forbidden(path) from e
@@ -141,7 +143,7 @@ class _Walk:
 
     @property
     def inside(self) -> bool:
-        """Whether the rest of the walk would end in a root, if no more links come."""
+        """Whether the rest of the walk ends in a root, provided that it meets no more links."""
         names = list(self._names)
         for name in reversed(self._left):
             if name == "..":
@@ -196,7 +198,7 @@ class _Walk:
             target = os.readlink(name, dir_fd=self._folders[-1])
         except OSError as e:
             if e.errno == errno.EINVAL:
-                return  # it is not a link any more: look again
+                return  # it is no longer a link: look again
             raise
         self._left.pop()
         self._left += reversed(_names(target))
@@ -217,7 +219,7 @@ class _Walk:
             try:
                 os.mkdir(name, 0o755, dir_fd=self._folders[-1])
             except FileExistsError:
-                pass  # somebody else created it meanwhile: the next line sees what it is
+                pass  # another process created it meanwhile: the next line finds out what it is
         self._folders.append(os.open(name, FOLDER, dir_fd=self._folders[-1]))
         self._names.append(name)
 

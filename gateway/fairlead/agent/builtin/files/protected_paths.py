@@ -2,8 +2,8 @@
 run.
 
 Made by `builtin_agent`. The agent's own files (token, configuration, journal, unit) are neither read nor written,
-whatever the roots are. The list of `exec.allow` would be worthless if files could be put where its programs are,
-where they load their parts from, or where the host runs programs by itself: with it, no root of `file.put` may
+whatever the roots are. The list `exec.allow` would be worthless if files could be put where its programs are, where
+they load libraries from, or where the host runs programs by itself. If the list is set, no root of `file.put` may
 contain such a path or lie in one.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 import fairlead
 
 LINKS = 40
-"""Links that are followed along one path: as many as Linux does."""
+"""The maximum number of symbolic links that are followed along one path, which is Linux's own limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ _HOST = (
     "/etc/profile.d", "/etc/security", "/etc/ssh", "/etc/sudoers.d", "/etc/systemd", "/etc/udev", "/etc/yum.repos.d",
     "~/.config", "~/.local", "~/.ssh",
 )  # fmt: skip
-"""Programs, the libraries that they load, and what the host or a login runs by itself."""
+"""Folders of programs, of the libraries that they load, and of what the host or a login runs by itself."""
 _HOST_FILES = "/etc", "/home", "~"
-"""Folders whose own files are of that kind (/etc/ld.so.preload, ~/.profile), but not all folders in them."""
+"""Folders that contain such files directly (/etc/ld.so.preload, ~/.profile), but whose subfolders are not protected."""
 
 
 def own_paths(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> list[ProtectedPath]:
-    """What belongs to the agent: the files that it was given, its journal, and the systemd unit that it runs as."""
+    """The agent's own paths: the files that it was given, its journal, and the systemd unit that it runs as."""
     found = [ProtectedPath(os.path.abspath(path), "one of the agent's own files", secret=True) for path in files]
     if journal is not None:
         found.append(ProtectedPath(os.path.abspath(journal), "the agent's journal", whole=True, secret=True))
@@ -79,7 +79,9 @@ def unit_paths(cgroups: str) -> list[ProtectedPath]:
 
 
 def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
-    """What decides what listed programs do: the programs, their folders and interpreters, the agent, and the host."""
+    """The paths that determine what the listed programs do: the programs, their folders and interpreters, the agent's
+    own modules, and what the host runs by itself.
+    """
     found = []
     for program in programs:
         found += _program(program, f"the allowed program {program}")
@@ -91,7 +93,8 @@ def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
             ]
     here = os.getcwd()
     for path in dict.fromkeys(map(os.path.abspath, sys.path)):  # "" is the working directory
-        # Folders below that of `python -m` are not imported from, and may well contain somebody's data.
+        # Nothing is imported from the subfolders of the folder in which `python -m` runs, and they may well contain
+        # data.
         found.append(ProtectedPath(path, "a folder that the agent loads modules from", whole=path not in ("/", here)))
     found += [
         ProtectedPath(os.path.expanduser(path), "a folder that this host runs programs from", True) for path in _HOST
@@ -103,7 +106,7 @@ def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
 
 
 def _program(path: str, what: str) -> list[ProtectedPath]:
-    """The program and its folder, from which a script or a loader may load more; / as a whole is too much."""
+    """The program and its folder, from which a script or a loader may load more files; / as a whole is excepted."""
     folders = {os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path))} - {"/"}
     return [
         ProtectedPath(path, what),
@@ -112,7 +115,7 @@ def _program(path: str, what: str) -> list[ProtectedPath]:
 
 
 def _interpreters(program: str) -> Iterator[str]:
-    """The interpreters that the first line of a script names."""
+    """The interpreters in the first line of a script."""
     try:
         with open(program, "rb") as file:
             line = file.readline(512)
@@ -130,7 +133,7 @@ def _interpreters(program: str) -> Iterator[str]:
 
 
 def resolve_links(path: str) -> list[str]:
-    """The links on the way along `path`, and finally the path that it leads to, which need not exist."""
+    """The symbolic links along `path`, and finally the path that it leads to, which need not exist."""
     left = list(reversed(path.split("/")))
     passed: list[str] = []
     at = "/"

@@ -1,7 +1,7 @@
 """Finds all descendants of a program through /proc, including those that left its process group or became daemons.
 
-Used to kill what a cancelled `exec` has started. There are three signs, since a process can lose each: the parent
-(that of an orphan is init), the session (setsid leaves it), and a variable in the environment, which a daemon rarely
+Used to kill what a cancelled `exec` has started. It looks for three signs, since a process can lose any of them: its
+parent (an orphan's is init), its session (setsid leaves it), and an environment variable, which a daemon rarely
 removes.
 """
 
@@ -11,13 +11,14 @@ import os
 import signal
 
 COMMAND_VARIABLE = "FAIRLEAD_COMMAND"
-"""Environment variable with the command's id in every process that it starts; scripts may read it too."""
+"""The environment variable that contains the command's id in every process that the command starts. Scripts may read
+it, too."""
 
 
 def descendants(leader: int, command: str) -> dict[int, int]:
     """The process ids of all descendants of `leader`, each with its start time, since ids are reused.
 
-    Empty without /proc. It reads two files for each process of the machine: call it in a thread.
+    Empty if there is no /proc. It reads two files for each process of the machine, so call it in a thread.
     """
     children: dict[int, list[int]] = {}
     born: dict[int, int] = {}
@@ -35,7 +36,7 @@ def descendants(leader: int, command: str) -> dict[int, int]:
             if int(fields[3]) == leader or mark in _environment(pid):
                 found.add(pid)
         except (OSError, ValueError, IndexError):
-            continue  # it has ended, or must not be looked at
+            continue  # it has ended, or may not be read
     waiting = [leader, *found]
     while waiting:
         for child in children.get(waiting.pop(), ()):
@@ -56,8 +57,8 @@ def kill(processes: dict[int, int]) -> None:
 
 
 def stat(pid: int) -> list[bytes]:
-    """State, parent, group, session … of /proc/PID/stat. The name before them may contain anything but a last
-    bracket.
+    """State, parent, group, session … of /proc/PID/stat. They follow the last closing parenthesis, because the
+    program's name before it may contain anything.
     """
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()

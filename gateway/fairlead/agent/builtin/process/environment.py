@@ -1,7 +1,8 @@
 """The environment of the programs that the platform starts: what a login sets, and what the configuration names.
 
 Used by `exec` and `shell`. The agent's own environment may contain its token, a proxy's password, credentials from its
-service manager, or a library to preload. None of that is for the platform, so nothing is inherited that is not listed.
+service manager, or a library to preload. The platform must not see any of these, so a program inherits only the
+variables that are listed.
 """
 
 from __future__ import annotations

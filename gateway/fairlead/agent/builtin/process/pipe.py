@@ -1,7 +1,7 @@
 """The agent's end of a pipe or a terminal, which is read or written only on request.
 
-Used by `exec` and `shell`. It adds its descriptor to the event loop for one wait at a time, so that a program whose
-output nobody takes costs nothing and blocks on its own full pipe.
+Used by `exec` and `shell`. It registers its descriptor with the event loop for one wait at a time. A program whose
+output nobody takes therefore costs nothing and blocks on its own full pipe.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pipe:
                 continue
             except OSError as e:
                 if e.errno == errno.EIO:
-                    return b""  # nobody has the other side of the terminal open
+                    return b""  # no process has the other side of the terminal open
                 raise
             if self._quota is not None:
                 self._quota -= len(data)
@@ -55,8 +55,8 @@ class Pipe:
             loop.remove_reader(self._fd)
 
     def finish(self, most: int | None = None) -> None:
-        """Let the end follow what can be read now: what the kernel counts in a pipe, or `most` bytes where it
-        cannot count.
+        """Treat what can be read now as all that will come: the bytes that the kernel reports for a pipe, or `most`
+        bytes where it cannot tell.
         """
         if most is None:
             unread = bytearray(4)
@@ -66,7 +66,7 @@ class Pipe:
         self._readable_event.set()
 
     async def write(self, data: bytes | memoryview) -> None:
-        """Write all of `data`. Raises BrokenPipeError when nobody reads any more."""
+        """Write all of `data`. Raises BrokenPipeError when the other end is closed."""
         rest = memoryview(data)
         while rest:
             try:

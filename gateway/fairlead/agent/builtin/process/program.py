@@ -1,8 +1,9 @@
-"""A started program: its exit, signals to its process group, and how it is ended with everything that it started.
+"""A program that was started: waits for its exit, signals its process group, and ends it with everything that it
+started.
 
-Used by `exec` and `shell`. asyncio's subprocess does not fit: its `wait` may wait for the pipes too, and its readers
-run ahead of credit. The process stays a zombie until `close`, so that its id, which is its group's too, is not reused
-while signals are sent.
+Used by `exec` and `shell`. asyncio's subprocess is not suitable: its `wait` may wait for the pipes, too, and its
+readers read more than credit allows. The process stays a zombie until `close`, so that its id, which is also that of
+its group, is not reused while signals are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ GRACE = 3.0
 
 
 class Program:
-    """Leads a session of its own. The descriptors that it is connected to belong to the caller."""
+    """A process that leads a session of its own. The descriptors that it is connected to belong to the caller."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class Program:
         stderr: int = subprocess.PIPE,
         in_child: Callable[[], object] | None = None,
     ) -> None:
-        """`executable` is what is run, if given, with argv[0] as its name. Raises CommandError `exec_failed`."""
+        """`executable`, if given, is the file to run, with argv[0] as its name. Raises CommandError `exec_failed`."""
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -70,7 +71,7 @@ class Program:
         """Return when the process itself has exited, even if others keep its descriptors open."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # A descriptor of its own for each waiter: the event loop allows one reader for each.
+        # Each waiter has a descriptor of its own, because the event loop allows only one reader for each descriptor.
         pidfd = os.dup(self._pidfd)
         loop.add_reader(pidfd, ended.set)
         try:

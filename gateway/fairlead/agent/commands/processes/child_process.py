@@ -1,8 +1,8 @@
 """What runs in a handler's own process: calls the function, sends what it yields, and ends with the agent.
 
-Called by `fork_server_process` in a process that it has forked. Items are encoded here, where it costs the event loop
-nothing. The socket also shows that the agent is gone: a thread reads its end and exits the process, because a busy
-handler would not look.
+Called by `fork_server_process` in a process that it has forked. Items are encoded here, where that costs the agent's
+event loop nothing. The socket also shows when the agent is gone: a thread waits for its end of file and exits the
+process, because a busy handler would not notice.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that the kernel sends to a process when its parent dies, here the fork server."""
 
 READY = b"+"
-"""The first byte: the module was imported and the handler found. What fails before is not the handler's fault."""
+"""The first byte that is sent: the module was imported and the handler was found. A failure before that is not the
+handler's fault."""
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -47,7 +48,7 @@ _prctl = ctypes.CDLL(None).prctl
 
 
 def packed_job(function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> bytes:
-    """What to run, as `main` reads it. Raises what pickle raises."""
+    """The job as `main` reads it. Raises whatever pickle raises."""
     return _framed(pickle.dumps((function, arguments, streams)))
 
 
@@ -77,7 +78,7 @@ def main(pipe: socket.socket) -> None:
 
 
 def flush_output() -> None:
-    """What was printed goes where the agent's own output goes."""
+    """Flush what the handler has printed to where the agent's own output goes."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -108,7 +109,7 @@ def _send(pipe: socket.socket, report: ChildMessage) -> None:
 
 
 def _received(pipe: socket.socket) -> bytes | None:
-    """What was framed, or None at the end of the stream."""
+    """The data of the next frame, or None at the end of the stream."""
     with pipe.makefile("rb") as file:
         head = file.read(4)
         size = struct.unpack("!I", head)[0] if len(head) == 4 else 0

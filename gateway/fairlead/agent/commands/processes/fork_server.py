@@ -1,9 +1,9 @@
 """The agent's end of its fork server: starts it, asks it for processes, and learns how each has ended.
 
 Made by `ProcessRunner`. The fork server starts with the first command that needs it, imports the modules of the
-handlers once, and forks a process for each command from then on. So a command waits neither for an interpreter nor for
-imports, and nothing that a handler does to its process reaches the next one. It never runs a handler itself, so it does
-not grow. It ends when it was idle for long, and with the agent.
+handlers once, and forks a process for each command from then on. A command therefore waits neither for an interpreter
+nor for imports, and nothing that a handler does to its process affects the next one. The fork server never runs a
+handler itself, so it does not grow. It ends after a long idle time, and with the agent.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ logger = logging.getLogger("fairlead.agent")
 START_TIMEOUT = 60.0
 """Seconds for the fork server to import the agent's modules."""
 END_TIMEOUT = 5.0
-"""Seconds for it to end: it only kills what it has forked."""
+"""Seconds for the fork server to end: it only kills what it has forked."""
 IDLE_TIMEOUT = 600.0
-"""Seconds without a process after which it ends: the memory of its modules is worth more than a second every ten
-minutes."""
+"""Seconds without a process after which the fork server ends: a start takes a second, and is cheaper every ten minutes
+than the memory of its modules all the time."""
 
 LOG_HINT = 'The agent\'s log says why; a module that calls agent.run() must do so under `if __name__ == "__main__":`'
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerProcess:
-    """A process that was asked for. `pipe` is the agent's end of its socket, from which it reads what to run."""
+    """A process that was requested. `pipe` is the agent's end of the socket from which the process reads its job."""
 
     number: int
     pipe: socket.socket
@@ -47,19 +47,19 @@ class HandlerProcess:
 
 class ForkServer:
     def __init__(self, modules: Callable[[], Iterable[str]]) -> None:
-        """`modules` returns the names of those to import, besides the main module."""
+        """`modules` returns the names of the modules to import in addition to the main module."""
         self._modules = modules
         self._numbers = itertools.count(1)
         self._forked: dict[int, HandlerProcess] = {}
         self._control: socket.socket | None = None
-        """None until it runs, and after its end."""
+        """The socket to the fork server; None while it does not run."""
         self._process: BaseProcess | None = None
         self._starting: asyncio.Future[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
         self._ending: set[asyncio.Future[None]] = set()
 
     async def fork(self) -> HandlerProcess:
-        """A new process. Raises CommandError when there can be none."""
+        """Return a new process. Raises CommandError if none can be started."""
         if self._control is None:
             if self._starting is None:
                 self._starting = asyncio.ensure_future(self._start())
@@ -80,16 +80,16 @@ class ForkServer:
         return forked
 
     def kill(self, forked: HandlerProcess) -> None:
-        """Kill it with everything in its session. One that has ended is not concerned."""
+        """Kill the process and everything in its session. Does nothing if it has ended."""
         if forked.number in self._forked and self._control is not None:
             try:
                 self._control.send(REQUEST.pack(KILL, forked.number))
             except OSError:
-                logger.warning("the fork server takes no requests and is ended, with all processes of handlers")
+                logger.warning("the fork server accepts no requests: ending it and all handler processes")
                 self._end()
 
     async def close(self) -> None:
-        """End it with everything that it has forked."""
+        """End the fork server with everything that it has forked."""
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait({self._starting})
@@ -101,7 +101,8 @@ class ForkServer:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        # Spawned, since a fork of this process, which has threads, may deadlock. It has none, so its own forks may not.
+        # Spawned, because a fork of this process, which has threads, could deadlock. The fork server has no threads, so
+        # its own forks cannot.
         process = multiprocessing.get_context("spawn").Process(
             target=fork_server_process.main, args=(theirs, tuple(self._modules())), daemon=True
         )
@@ -123,7 +124,7 @@ class ForkServer:
 
     @staticmethod
     def _abandon(control: socket.socket, process: BaseProcess) -> None:
-        """Kill one that has not begun to serve. multiprocessing reaps it."""
+        """Kill a fork server that has not begun to serve. multiprocessing reaps it."""
         control.close()
         if process.pid is not None:
             process.kill()
@@ -131,7 +132,7 @@ class ForkServer:
     def _started(self, starting: asyncio.Future[None]) -> None:
         self._starting = None
         if not starting.cancelled():
-            starting.exception()  # told to each command that waits for it; there may be none left
+            starting.exception()  # retrieved: each command that waits gets it, but there may be none left
 
     def _read(self) -> None:
         assert self._control is not None
@@ -142,7 +143,7 @@ class ForkServer:
         except OSError:
             report = b""
         if not report:
-            logger.error("the fork server has died, with all processes of handlers; the next command starts another")
+            logger.error("the fork server died, and all handler processes with it; the next command starts a new one")
             self._end()
             return
         number, code = ENDED.unpack(report)

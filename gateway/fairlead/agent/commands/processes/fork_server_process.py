@@ -1,8 +1,8 @@
 """What runs in the fork server: it has imported the agent's modules, and forks a process for each command.
 
-Started by `fork_server` as a fresh interpreter, and served by its requests alone: to fork a process, whose socket comes
-with the request, and to kill one. It reports how each has ended, and nothing else. Whatever a process has started in
-its session is killed with it. The end of the agent ends the fork server and all that it has forked.
+Started by `fork_server` as a fresh interpreter. It serves two requests, to fork a process, whose socket comes with the
+request, and to kill one, and reports how each process has ended. Whatever a process has started in its session is
+killed with it. The end of the agent ends the fork server and all that it has forked.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NICE = 5
 """Lowers the priority below the agent's, whose heartbeats must not wait for a handler."""
 
 REQUEST = struct.Struct("!BI")
-"""A request: FORK or KILL, and the number of the process. A packet each."""
+"""A request: FORK or KILL, and the number of the process. Each is one packet."""
 FORK, KILL = 1, 2
 ENDED = struct.Struct("!Ii")
 """A report: the number of the process, and its exit code, negative for a signal. Number 0: the server is ready."""
@@ -42,8 +42,8 @@ def main(control: socket.socket, modules: Sequence[str]) -> None:
         importlib.import_module(module)
     if threading.active_count() > 1:
         logger.warning(
-            "importing the agent's modules has started threads: they do not run in the processes of handlers, and what "
-            "they have locked stays locked there; start threads in the handler, or when the agent runs"
+            "importing the agent's modules has started threads: they do not run in handler processes, and locks that "
+            "they hold stay locked there; start threads in the handler, or once the agent runs"
         )
     gc.collect()
     gc.freeze()  # a collection in a child would copy the pages of all that was imported
@@ -74,7 +74,7 @@ class _ForkServerLoop:
                     return
 
     def _serve(self) -> bool:
-        """One request; False when there will be none."""
+        """Serve one request. Returns False when no more will come."""
         request, descriptors, _, _ = socket.recv_fds(self._control, REQUEST.size, 1)
         if not request:
             return False
@@ -105,7 +105,7 @@ class _ForkServerLoop:
         self._selector.register(descriptor, selectors.EVENT_READ, number)
 
     def _become_child(self, pipe: socket.socket) -> None:
-        """Run one command, and end. Never returns: what called this belongs to the fork server."""
+        """Run one command and exit. Never returns, because the caller's frames belong to the fork server."""
         code = 1
         try:
             self._selector.close()
@@ -121,14 +121,14 @@ class _ForkServerLoop:
             os._exit(code)
 
     def _kill(self, number: int) -> None:
-        if number in self._forked:  # which is not reaped yet, so that its id is its own
+        if number in self._forked:  # it is not reaped yet, so its id has not been reused
             os.kill(self._forked[number][0], signal.SIGKILL)
 
     def _ended(self, number: int) -> None:
         self._control.send(ENDED.pack(number, self._reap(number)))
 
     def _reap(self, number: int) -> int:
-        """Kill what a process that has ended leaves in its session; returns its exit code."""
+        """Kill what a process that has ended left behind in its session. Returns its exit code."""
         pid, descriptor = self._forked.pop(number)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         try:

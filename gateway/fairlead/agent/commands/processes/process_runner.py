@@ -1,9 +1,10 @@
-"""Runs CPU-bound functions and generators, each in a process of its own: forked for one command, killed with it.
+"""Runs CPU-bound functions and generators, each in a process of its own that is forked for one command and killed when
+the command ends.
 
-A pool's worker could not be killed at a deadline without harm to others, and would leave to the next command what this
-one has changed. So each command gets a fresh process from the agent's `fork_server`. It leads its own session and has a
-lower priority than the agent. What it yields comes through a socket, which fills up when the gateway grants no credit:
-then the process waits. `child_process` is the other end.
+The worker of a pool could not be killed at a deadline without affecting other commands, and its state would leak from
+one command to the next. So each command gets a fresh process from the agent's `fork_server`. The process leads its own
+session and has a lower priority than the agent. It sends what it yields through a socket, which fills up while the
+gateway grants no credit: then the process waits. `child_process` is the other end.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from fairlead.agent.errors import CommandError
 logger = logging.getLogger("fairlead.agent")
 
 PROCESSES = 16
-"""Processes at once: they share the cores, with a lower priority than the agent."""
+"""Maximum number of processes at once: they share the cores, with a lower priority than the agent."""
 WAITING = 64
 """Commands that may wait for a process; more are refused as busy."""
 REAP_TIMEOUT = 5.0
-"""Seconds to wait for a killed process: the kernel ends it at once, unless its disk hangs."""
+"""Seconds to wait for a killed process: the kernel ends it at once, unless it waits for a disk that hangs."""
 
 _decode = msgspec.msgpack.Decoder(child_process.ChildMessage).decode
 
@@ -46,8 +47,8 @@ class ProcessRunner:
         self._reaping: set[asyncio.Future[None]] = set()
 
     async def run(self, handler: Handler, command: Command, arguments: dict[str, Any]) -> bytes:
-        """Run a handler whose slot is reserved; returns the payload of the end. Raises CommandError for what it
-        raises.
+        """Run a handler whose slot is reserved; returns the payload of the end. Raises CommandError if the handler
+        raises or its process fails.
         """
         slots = self.slots
         try:
@@ -70,7 +71,7 @@ class ProcessRunner:
             reaping.add_done_callback(self._reaping.discard)
 
     def _modules(self) -> Iterable[str]:
-        """Those of the handlers; the main module is imported in any case."""
+        """The modules of the handlers; the main module is imported in any case."""
         found = {h.function.__module__ for h in self._handlers.values() if h.runs_in == "process"}
         return sorted(found - {"__main__"})
 
@@ -104,12 +105,12 @@ class ProcessRunner:
             self._fork_server.kill(forked)
             await asyncio.wait({forked.ended}, timeout=REAP_TIMEOUT)
             if not forked.ended.done():
-                logger.error("a handler's process does not end although it was killed")
+                logger.error("a handler process has not ended although it was killed")
         finally:
             self.slots.release()
 
     async def close(self) -> None:
-        """Wait for the last processes, which are killed already, and end the fork server."""
+        """Wait for the last processes, which have been killed, and end the fork server."""
         if self._reaping:
             await asyncio.wait(self._reaping, timeout=REAP_TIMEOUT)
         await self._fork_server.close()
