@@ -181,7 +181,7 @@ async def test_disconnect_asks_for_what_its_options_say(namespace: OperatorNames
     await namespace.gateway()
     refused = await line.run("disconnect", "edge", "web-1", "-l", "env=prod")
     assert refused.code == 2
-    assert "either with --selector, or by their ids" in refused.err
+    assert "expected either --selector, or their ids after GATEWAY" in refused.err
     done = await line.run(
         "disconnect", "edge", "web-1", "web-2", "--rate", "7", "--retry-after", "3", "--deadline", "90"
     )
