@@ -94,12 +94,12 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        acceptance answer api arrays background binary body buffer builtin check checks child children class client
+        acceptance answer api arrays background binary body buffer builtin callbacks check checks child children class client
         comparison conditions configuration consistency consume context controller copy create details document due
         error errors event events exporter extensions factory fairlead field file files finish folder formats gauges
         get head host hosts identifiers ids info installed key known latency leader limit line list loading local
         log logs lua main mark measurement merge metrics models name names notify object objects open operation
-        operations option options os other out owner path paths plain plots port ports problem problems process
+        operations option options os other out owner parser path paths plain plots port ports problem problems process
         processes program progress rate raw read reader remove replay replies reply report reschedule resolver
         restart restarts route routes run runner running runtime schema schemas script scripts secret secrets serve
         server set setting settings share shared simulated slot slots socket sockets start status structural system

@@ -138,7 +138,7 @@ def test_an_invalid_proxy_url_is_refused(proxy: str) -> None:
 async def test_an_invalid_host_name_is_refused(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     serve(Agent(f"ws://{'a' * 70}", "edge-1", "t"))
-    await until(lambda: "no legal host name" in caplog.text)
+    await until(lambda: "not a valid host name" in caplog.text)
 
 
 async def test_an_unreachable_proxy_is_named(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

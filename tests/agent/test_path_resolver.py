@@ -47,7 +47,7 @@ def build(top: Path, made: list[tuple[list[str], str, str]]) -> None:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Path]:
+def parent() -> Iterator[Path]:
     with TemporaryDirectory() as name:
         yield Path(os.path.realpath(name))
 
@@ -63,9 +63,9 @@ def find(root: Path, path: str) -> ResolvedPath | str:
 @settings(max_examples=400, deadline=None)
 @given(made=entries, asked=st.lists(st.sampled_from(PARTS), min_size=1, max_size=6))
 def test_a_resolved_path_is_the_real_file_and_inside_the_root(
-    world: Path, made: list[tuple[list[str], str, str]], asked: list[str]
+    parent: Path, made: list[tuple[list[str], str, str]], asked: list[str]
 ) -> None:
-    with TemporaryDirectory(dir=world) as name:
+    with TemporaryDirectory(dir=parent) as name:
         top = Path(name)
         root = top / "root"
         root.mkdir()

@@ -8,7 +8,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from fairlead.carrier.http_server.admission import Admission, authenticated
-from fairlead.carrier.http_server.request_body import MAX_CODED
+from fairlead.carrier.http_server.request.body import MAX_CODED
 from fairlead.carrier.http_server.uvicorn_server import Server, ServerConfig, config
 from fairlead.carrier.timer_wheel import TimerWheel
 

@@ -7,7 +7,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.carrier.http_server.request_head import RequestRefused, check_head
+from fairlead.carrier.http_server.request.head import RequestRefused, check_head
 
 octets = st.binary(max_size=40)
 

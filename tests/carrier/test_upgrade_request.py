@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.carrier.http_server.request_head import SINGLE, check_head, offered_protocol
-from fairlead.carrier.http_server.upgrade_request import parse
+from fairlead.carrier.http_server.request.head import SINGLE, check_head, offered_protocol
+from fairlead.carrier.http_server.request.upgrade import parse
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 PLAIN = (

@@ -22,13 +22,13 @@ from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import integer
 
 from support.fleet.history import FleetHistory
-from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, ScriptServer
+from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, ScriptServer
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "OPEN_LIMIT", OPEN_LIMIT)
         patch.setattr(commands, "INPUT_LIMIT", INPUT_LIMIT)
@@ -38,15 +38,15 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 300)
-def test_histories_agree_with_the_reference(world: ScriptServer) -> None:
+def test_histories_agree_with_the_reference(server: ScriptServer) -> None:
     class HistoryOfThis(FleetHistory):
         def __init__(self) -> None:
-            super().__init__(world)
+            super().__init__(server)
 
     run_state_machine_as_test(
         HistoryOfThis,
         settings=settings(
-            max_examples=int(EXAMPLES or (40 if world.cluster else 150)),  # the cluster is there for the keys alone
+            max_examples=int(EXAMPLES or (40 if server.cluster else 150)),  # the cluster is there for the keys alone
             stateful_step_count=40,
             deadline=None,
             derandomize=EXAMPLES is None,
@@ -59,106 +59,106 @@ AGENT, MEMORY = "agent", "memory"
 
 
 def running(
-    world: ScriptServer, *, retain: str = "all", retry: str = "never", remembered: int = 0
+    server: ScriptServer, *, retain: str = "all", retry: str = "never", remembered: int = 0
 ) -> tuple[Commands, str]:  # fmt: skip
     """A command that its agent has, owned from generation 1 on."""
-    records = Commands(world.store, OUTPUT_LIMIT)
-    now = world.run(world.time())
-    command = f"{next(world.names)}-edge"
+    records = Commands(server.store, OUTPUT_LIMIT)
+    now = server.run(server.time())
+    command = f"{next(server.names)}-edge"
     record = NewRecord(
         command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry, retain,
         remembered=remembered,
     )  # fmt: skip
-    assert world.call(lambda: records.create(record, now + FAR_MS))
-    world.call(lambda: records.fence(command, AGENT, 1, MEMORY))
+    assert server.call(lambda: records.create(record, now + FAR_MS))
+    server.call(lambda: records.fence(command, AGENT, 1, MEMORY))
     return records, command
 
 
-def test_stored_results_are_a_prefix_of_what_was_sent(world: ScriptServer) -> None:
-    records, command = running(world)
+def test_stored_results_are_a_prefix_of_what_was_sent(server: ScriptServer) -> None:
+    records, command = running(server)
     for n, size in enumerate((60, 60, 0, 30)):
-        world.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
-    page = world.call(lambda: records.read(command, 0, 1000))
+        server.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
+    page = server.call(lambda: records.read(command, 0, 1000))
     assert isinstance(page, ResultPage)
     assert [result.n for result in page.results] == [0]
 
 
-def test_an_empty_window_names_the_next_offset(world: ScriptServer) -> None:
-    records, command = running(world, retain="window")
-    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
-    page = world.call(lambda: records.read(command, 1, 1000, "", 1))
+def test_an_empty_window_names_the_next_offset(server: ScriptServer) -> None:
+    records, command = running(server, retain="window")
+    server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    page = server.call(lambda: records.read(command, 1, 1000, "", 1))
     assert isinstance(page, ResultPage)
     assert page.held == 0
-    assert world.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
+    assert server.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
 
 
-def test_results_expire_with_their_command(world: ScriptServer) -> None:
+def test_results_expire_with_their_command(server: ScriptServer) -> None:
     """Nobody was there to end it before 160 s after its deadline."""
-    records, command = running(world)
-    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
-    assert world.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
+    records, command = running(server)
+    server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    assert server.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
     keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
     for key in keys:
-        world.submit("PEXPIRE", key, RETENTION_MS - 100_000)
-    ended = world.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd()))
+        server.submit("PEXPIRE", key, RETENTION_MS - 100_000)
+    ended = server.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd()))
     assert ended.why == "ok"
-    lives = [integer(world.submit("PTTL", key)) for key in keys]
+    lives = [integer(server.submit("PTTL", key)) for key in keys]
     assert min(lives) > RETENTION_MS - 10_000
 
 
 @pytest.mark.parametrize("late", [1_000, 160_000])
-def test_a_timed_out_command_can_be_read_for_its_retention(world: ScriptServer, late: int) -> None:
+def test_a_timed_out_command_can_be_read_for_its_retention(server: ScriptServer, late: int) -> None:
     """Soon after its deadline, when it keeps the life it was made with, and so late that this would be too short."""
-    records, command = running(world)
-    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
-    assert world.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
-    found = world.call(lambda: records.look_up(command))
+    records, command = running(server)
+    server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    assert server.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
+    found = server.call(lambda: records.look_up(command))
     assert found is not None
     keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
     for key in keys:  # as if all that time had passed
-        left = integer(world.submit("PTTL", key)) - (found.expires - world.run(world.time())) - late
-        world.submit("PEXPIRE", key, left)
-    (ended,) = world.call(
+        left = integer(server.submit("PTTL", key)) - (found.expires - server.run(server.time())) - late
+        server.submit("PEXPIRE", key, left)
+    (ended,) = server.call(
         lambda: records.time_out([(command, AGENT, found.expires + late)], StoredEnd(code="deadline"))
     )
     assert isinstance(ended, Settled)
     assert ended.why == "ended"
-    lives = [integer(world.submit("PTTL", key)) for key in keys]
+    lives = [integer(server.submit("PTTL", key)) for key in keys]
     assert RETENTION_MS - 10_000 < min(lives) <= max(lives) <= RETENTION_MS + 60_000
 
 
-def test_a_command_is_created_once_for_any_agent(world: ScriptServer) -> None:
-    records, command = running(world)
-    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
-    now = world.run(world.time())
+def test_a_command_is_created_once_for_any_agent(server: ScriptServer) -> None:
+    records, command = running(server)
+    server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
+    now = server.run(server.time())
     other = NewRecord(command, "other", "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
-    assert not world.call(lambda: records.create(other, now + FAR_MS))
-    found = world.call(lambda: records.look_up(command))
+    assert not server.call(lambda: records.create(other, now + FAR_MS))
+    found = server.call(lambda: records.look_up(command))
     assert found is not None
     assert (found.seq, found.agent) == (1, AGENT)
 
 
-def test_output_proves_that_a_command_was_sent(world: ScriptServer) -> None:
+def test_output_proves_that_a_command_was_sent(server: ScriptServer) -> None:
     """Redis has lost its last writes: the command is queued there, and output of its agent arrives."""
-    records = Commands(world.store, OUTPUT_LIMIT)
-    now = world.run(world.time())
-    command = f"{next(world.names)}-rolled-back"
+    records = Commands(server.store, OUTPUT_LIMIT)
+    now = server.run(server.time())
+    command = f"{next(server.names)}-rolled-back"
     record = NewRecord(command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry="safe")
-    assert world.call(lambda: records.create(record, now + FAR_MS))
-    assert world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"out"))).why == "ok"
-    delivery = world.call(lambda: records.fence(command, AGENT, 1, ""))
+    assert server.call(lambda: records.create(record, now + FAR_MS))
+    assert server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"out"))).why == "ok"
+    delivery = server.call(lambda: records.fence(command, AGENT, 1, ""))
     assert isinstance(delivery, Delivery)
     assert delivery.attempt == 1
 
 
-def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: ScriptServer) -> None:
+def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(server: ScriptServer) -> None:
     """The node of an overtaken link may be the first to claim again; the agent is on the later one all the same."""
-    directory = Directory(world.store)
-    agent = f"{next(world.names)}-agent"
-    far = world.run(world.time()) + FAR_MS
+    directory = Directory(server.store)
+    agent = f"{next(server.names)}-agent"
+    far = server.run(server.time()) + FAR_MS
 
     def again(lease: str, conn: int, own_gen: int) -> object:
-        return world.call(
+        return server.call(
             lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", b"{}", far, own_gen=own_gen)
         )
 
@@ -166,15 +166,15 @@ def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: Sc
     assert isinstance(again("newest", 2, 20), Claimed)
 
 
-def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: ScriptServer) -> None:
+def test_the_output_of_a_void_run_does_not_count_for_the_next_run(server: ScriptServer) -> None:
     """The first run has filled the limit and was truncated; what the second writes is kept whole."""
-    records, command = running(world, retry="safe")
+    records, command = running(server, retry="safe")
     first = (*data(0, "stdout", b"x" * OUTPUT_LIMIT), *data(1, "stdout", b"dropped"))
-    assert world.call(lambda: records.append(command, AGENT, 1, first)).why == "ok"
-    assert isinstance(world.call(lambda: records.fence(command, AGENT, 2, "the next memory")), Delivery)
+    assert server.call(lambda: records.append(command, AGENT, 1, first)).why == "ok"
+    assert isinstance(server.call(lambda: records.fence(command, AGENT, 2, "the next memory")), Delivery)
     second = (*data(0, "stdout", b"y" * OUTPUT_LIMIT), *ending(1, TargetState.OK, StoredEnd()))
-    assert world.call(lambda: records.append(command, AGENT, 2, second)).state == TargetState.OK
-    page = world.call(lambda: records.read(command, 0, 1 << 20))
+    assert server.call(lambda: records.append(command, AGENT, 2, second)).state == TargetState.OK
+    page = server.call(lambda: records.read(command, 0, 1 << 20))
     assert isinstance(page, ResultPage)
     assert [(result.offset, result.kind, len(result.payload)) for result in page.results] == [
         (1, "retry", 0), (2, "stdout", OUTPUT_LIMIT),
@@ -183,49 +183,49 @@ def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: ScriptS
     assert not page.ended.truncated
 
 
-def test_the_outcome_under_an_idempotency_key_outlives_the_record(world: ScriptServer) -> None:
-    records, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
-    assert world.call(lambda: records.outcome(command)) is None
-    before = world.run(world.time())
-    assert world.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd())).why == "ok"
-    outcome = world.call(lambda: records.outcome(command))
+def test_the_outcome_under_an_idempotency_key_outlives_the_record(server: ScriptServer) -> None:
+    records, command = running(server, remembered=server.run(server.time()) + 24 * FAR_MS)
+    assert server.call(lambda: records.outcome(command)) is None
+    before = server.run(server.time())
+    assert server.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd())).why == "ok"
+    outcome = server.call(lambda: records.outcome(command))
     assert outcome is not None
     assert (outcome.state, outcome.at >= before) == (TargetState.TIMEOUT, True)
-    assert integer(world.submit("PTTL", schema.outcome_key(command))) > 24 * FAR_MS - 60_000
-    world.submit("DEL", schema.cmd_key(command))
-    now = world.run(world.time())
+    assert integer(server.submit("PTTL", schema.outcome_key(command))) > 24 * FAR_MS - 60_000
+    server.submit("DEL", schema.cmd_key(command))
+    now = server.run(server.time())
     again = NewRecord(
         command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, remembered=now + FAR_MS
     )  # fmt: skip
-    assert not world.call(lambda: records.create(again, now + FAR_MS))
-    assert world.call(lambda: records.look_up(command)) is None
+    assert not server.call(lambda: records.create(again, now + FAR_MS))
+    assert server.call(lambda: records.look_up(command)) is None
 
 
-def test_an_unended_record_lives_as_long_as_its_idempotency_key(world: ScriptServer) -> None:
-    _, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
-    assert integer(world.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
+def test_an_unended_record_lives_as_long_as_its_idempotency_key(server: ScriptServer) -> None:
+    _, command = running(server, remembered=server.run(server.time()) + 24 * FAR_MS)
+    assert integer(server.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
 
 
-def test_of_two_boots_the_one_claimed_last_claims_the_agent_again(world: ScriptServer) -> None:
+def test_of_two_boots_the_one_claimed_last_claims_the_agent_again(server: ScriptServer) -> None:
     """Redis has lost its data, and the node that still holds the link of a dead process may be the first to claim."""
-    directory = Directory(world.store)
+    directory = Directory(server.store)
     for dead_first in (True, False):
-        agent = f"{next(world.names)}-agent"
-        far = world.run(world.time()) + FAR_MS
+        agent = f"{next(server.names)}-agent"
+        far = server.run(server.time()) + FAR_MS
 
         def claim(boot: str, own_gen: int | None, agent: str = agent, far: int = far) -> object:
-            return world.call(
+            return server.call(
                 lambda: directory.claim(agent, f"of {boot}#1", boot, 1, f"sid {boot}", b"{}", far, own_gen=own_gen)
             )
 
         dead, live = claim("dead", None), claim("live", None)
         assert isinstance(dead, Claimed)
         assert isinstance(live, Claimed)
-        world.submit("DEL", schema.agent_key(agent))
+        server.submit("DEL", schema.agent_key(agent))
         gens = {"dead": dead.gen, "live": live.gen}
         again = {boot: claim(boot, gens[boot]) for boot in (gens if dead_first else reversed(gens))}
         assert isinstance(again["live"], Claimed)
         assert isinstance(again["dead"], Claimed) is dead_first
-        row = world.call(lambda agent=agent: directory.look_up(agent))  # type: ignore[misc]
+        row = server.call(lambda agent=agent: directory.look_up(agent))  # type: ignore[misc]
         assert row is not None
         assert (row.boot, row.gen) == ("live", live.gen)

@@ -16,14 +16,14 @@ from fairlead.fleet.moves.move_bucket import DEBT_SECONDS, MoveBucket
 from fairlead.fleet.moves.move_rate import FULL_SHARE, LEAST_SHARE, move_rate, spare_accept_rate
 from fairlead.store.reply import items, text
 
-from support.fleet.redis_world import ScriptServer
+from support.fleet.script_server import ScriptServer
 
 TOLERANCE = 0.002
 """Seconds: the script counts in milliseconds."""
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=False)  # all calls have one key
     yield made
     made.close()
@@ -35,11 +35,11 @@ rates = st.sampled_from((0.0, 0.1, 0.7, 1.0, 3.0, 50.0, 200.0, 1_000.0))
 class Budget(RuleBasedStateMachine):
     """Time is passed by moving the bucket's own time stamp back, so that a history of minutes takes milliseconds."""
 
-    def __init__(self, world: ScriptServer) -> None:
+    def __init__(self, server: ScriptServer) -> None:
         super().__init__()
-        self.world = world
-        self.moves = MoveBucket(world.store)
-        self.world.submit("DEL", schema.MOVES)
+        self.server = server
+        self.moves = MoveBucket(server.store)
+        self.server.submit("DEL", schema.MOVES)
         self.tokens: float | None = None
         """What the model's bucket holds, at the time of the last call."""
         self.at = 0
@@ -47,7 +47,7 @@ class Budget(RuleBasedStateMachine):
         """The operator's rate, and the milliseconds for which it is still valid."""
 
     def stored(self) -> tuple[float, int]:
-        tokens, at = items(self.world.submit("HMGET", schema.MOVES, "tokens", "at"))
+        tokens, at = items(self.server.submit("HMGET", schema.MOVES, "tokens", "at"))
         return float(text(tokens)), int(text(at))
 
     @initialize(rate=rates)
@@ -58,22 +58,22 @@ class Budget(RuleBasedStateMachine):
     def wait(self, ms: int) -> None:
         if self.tokens is not None:
             _, at = self.stored()
-            self.world.submit("HSET", schema.MOVES, "at", at - ms)
+            self.server.submit("HSET", schema.MOVES, "at", at - ms)
             self.at -= ms
         if self.set is not None:
             rate, until = self.set
             self.set = rate, until - ms
-            self.world.submit("HSET", schema.MOVES, "until", until - ms)
+            self.server.submit("HSET", schema.MOVES, "until", until - ms)
 
     @rule(rate=rates)
     def operator(self, rate: float) -> None:
-        now = self.world.run(self.world.time())
-        self.world.run(self.moves.set_rate(rate, 2 * rate, now))
+        now = self.server.run(self.server.time())
+        self.server.run(self.moves.set_rate(rate, 2 * rate, now))
         self.set = rate, now + schema.MOVE_RATE_VALID_MS
 
     @rule(wanted=st.sampled_from((1, 1, 2, 10, 50, 5_000)), overdraw=st.booleans())
     def take(self, wanted: int, overdraw: bool) -> None:
-        grant = self.world.run(self.moves.take(wanted, self.own, overdraw=overdraw))
+        grant = self.server.run(self.moves.take(wanted, self.own, overdraw=overdraw))
         tokens, at = self.stored()
         by_operator = self.set is not None and self.set[1] > at
         most = self.own if self.set is None else 2 * self.set[0]
@@ -111,23 +111,23 @@ class Budget(RuleBasedStateMachine):
             assert self.tokens >= -most * DEBT_SECONDS - 1e-3
 
 
-def test_any_history_is_that_of_a_token_bucket(world: ScriptServer) -> None:
+def test_any_history_is_that_of_a_token_bucket(server: ScriptServer) -> None:
     class BudgetOfThis(Budget):
         def __init__(self) -> None:
-            super().__init__(world)
+            super().__init__(server)
 
     run_state_machine_as_test(BudgetOfThis, settings=settings(max_examples=30, stateful_step_count=20, deadline=None))
 
 
 @pytest.mark.parametrize("field", ["rate", "until", "tokens", "at", "most"])
 @pytest.mark.parametrize("value", ["", "many", "nan", "-nan"])
-def test_what_is_no_number_in_redis_stops_no_moves(world: ScriptServer, field: str, value: str) -> None:
-    world.submit("DEL", schema.MOVES)
-    moves = MoveBucket(world.store)
-    world.run(moves.set_rate(50, 50, world.run(world.time())))
-    world.run(moves.take(10, 50))
-    world.submit("HSET", schema.MOVES, field, value)
-    assert world.run(moves.take(10, 50)).moves == 10
+def test_what_is_no_number_in_redis_stops_no_moves(server: ScriptServer, field: str, value: str) -> None:
+    server.submit("DEL", schema.MOVES)
+    moves = MoveBucket(server.store)
+    server.run(moves.set_rate(50, 50, server.run(server.time())))
+    server.run(moves.take(10, 50))
+    server.submit("HSET", schema.MOVES, field, value)
+    assert server.run(moves.take(10, 50)).moves == 10
 
 
 asks = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), min_size=1, max_size=40)
@@ -137,25 +137,25 @@ asks = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), min_size=1,
 @settings(max_examples=40, deadline=None)
 @given(asks, st.sampled_from((0.5, 3.0, 40.0, 200.0)), st.integers(0, 40), st.integers(0, 2_000))
 def test_moves_of_all_nodes_are_spaced_by_the_rate(
-    world: ScriptServer, asks: list[tuple[int, int]], rate: float, overdraft_at: int, overdraft: int
+    server: ScriptServer, asks: list[tuple[int, int]], rate: float, overdraft_at: int, overdraft: int
 ) -> None:
     """Whoever asks, and whenever: no two granted moves are due within less than 1 / rate, so no second has more of them
     than the rate, and what is overdrawn is waited for."""
-    world.submit("DEL", schema.MOVES)
-    moves = MoveBucket(world.store)
-    first = world.run(world.time())
+    server.submit("DEL", schema.MOVES)
+    moves = MoveBucket(server.store)
+    first = server.run(server.time())
     shift, granted, owed = 0, 0, 0.0
     due: list[float] = []
     for i, (ms, wanted) in enumerate(asks):
         shift += ms
         if i:
-            world.submit("HINCRBY", schema.MOVES, "at", -ms)
+            server.submit("HINCRBY", schema.MOVES, "at", -ms)
         if i and i == overdraft_at:
-            world.run(moves.take(overdraft, rate, overdraw=True))
+            server.run(moves.take(overdraft, rate, overdraw=True))
             owed = min(overdraft, rate * DEBT_SECONDS)
             due = []
-        grant = world.run(moves.take(wanted, rate))
-        now = (int(text(items(world.submit("HMGET", schema.MOVES, "at"))[0])) + shift - first) / 1000
+        grant = server.run(moves.take(wanted, rate))
+        now = (int(text(items(server.submit("HMGET", schema.MOVES, "at"))[0])) + shift - first) / 1000
         due += [now + grant.delay + n / rate for n in range(grant.moves)]
         granted += grant.moves
         assert granted <= rate * now + max(1.0, rate) + 1e-6

@@ -18,13 +18,13 @@ from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.node_table import ALIVE_MS, NodeTable
 from fairlead.store.reply import integer, text
 
-from support.fleet.redis_world import ScriptServer
+from support.fleet.script_server import ScriptServer
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
     yield made
     made.close()
@@ -46,11 +46,11 @@ epochs = st.sampled_from("aaab")
 
 
 class Beats(RuleBasedStateMachine):
-    def __init__(self, world: ScriptServer) -> None:
+    def __init__(self, server: ScriptServer) -> None:
         super().__init__()
-        self.world = world
-        self.load = NodeRows(world.store)
-        self.name = next(world.names)
+        self.server = server
+        self.load = NodeRows(server.store)
+        self.name = next(server.names)
         self.counts = count()
         self.rows: dict[str, Row] = {}
         self.known = NodeTable({})
@@ -65,7 +65,7 @@ class Beats(RuleBasedStateMachine):
         name, links = self.node(node), next(self.counts)
         row = self.rows.get(name)
         fields: dict[str, str | int | float] = {"state": "ready", "links": links}
-        good, now = self.world.run(self.load.renew(name, epoch, fields, begin=begin, replaces=replaces))
+        good, now = self.server.run(self.load.renew(name, epoch, fields, begin=begin, replaces=replaces))
         own = row is not None and row.epoch == epoch
         assert good == (own or (begin and (row is None or row.epoch == replaces)))
         if good:
@@ -76,9 +76,9 @@ class Beats(RuleBasedStateMachine):
     @rule(node=nodes, epoch=epochs)
     def leave(self, node: int, epoch: str) -> None:
         """Only one's own row is left."""
-        name, now = self.node(node), self.world.run(self.world.time())
+        name, now = self.node(node), self.server.run(self.server.time())
         row = self.rows.get(name)
-        self.world.run(self.load.mark_stopped(name, epoch, now, 0))
+        self.server.run(self.load.mark_stopped(name, epoch, now, 0))
         if row is not None and row.epoch == epoch:
             row.at, row.state, row.links = now - ALIVE_MS - 1, "stopped", 0
 
@@ -86,14 +86,14 @@ class Beats(RuleBasedStateMachine):
     def lose(self, node: int) -> None:
         """The row expires, or Redis has lost it: the process that wrote it must learn of that."""
         name = self.node(node)
-        self.world.submit("DEL", schema.node_key(name))
+        self.server.submit("DEL", schema.node_key(name))
         self.rows.pop(name, None)
 
     @invariant()
     def the_table_is_what_was_told(self) -> None:
-        now = self.world.run(self.world.time())
-        table = self.world.run(self.load.read_all(now, 0))
-        self.known = self.world.run(self.load.refresh(self.known, now, 0))
+        now = self.server.run(self.server.time())
+        table = self.server.run(self.load.read_all(now, 0))
+        self.known = self.server.run(self.load.refresh(self.known, now, 0))
         followed = {row.node: row for row in self.known.rows()}
         for name in map(self.node, (1, 2)):
             found = [row for row in table.rows() if row.node == name]
@@ -106,21 +106,21 @@ class Beats(RuleBasedStateMachine):
                 lives = row is not None and row.epoch == epoch and now - row.at <= ALIVE_MS
                 assert table.holds(f"{name}#{epoch}", now) == lives
             if row is not None:
-                life = integer(self.world.submit("PTTL", schema.node_key(name)))
+                life = integer(self.server.submit("PTTL", schema.node_key(name)))
                 assert 0 < life <= schema.NODE_TTL_MS
 
     def teardown(self) -> None:
         """The table is read by every history: it must not grow with them."""
         for name in map(self.node, (1, 2)):
-            self.world.submit("DEL", schema.node_key(name))
-            self.world.submit("ZREM", schema.NODES, f"{name}#a", f"{name}#b")
+            self.server.submit("DEL", schema.node_key(name))
+            self.server.submit("ZREM", schema.NODES, f"{name}#a", f"{name}#b")
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 60)
-def test_the_table_of_nodes_agrees_with_the_heartbeats(world: ScriptServer) -> None:
+def test_the_table_of_nodes_agrees_with_the_heartbeats(server: ScriptServer) -> None:
     class BeatsOfThis(Beats):
         def __init__(self) -> None:
-            super().__init__(world)
+            super().__init__(server)
 
     run_state_machine_as_test(
         BeatsOfThis,
@@ -146,30 +146,30 @@ def test_the_table_of_nodes_agrees_with_the_heartbeats(world: ScriptServer) -> N
         ("overheads", "1,x"),
     ],
 )
-def test_row_that_no_node_writes_harms_only_its_own_node(world: ScriptServer, field: str, value: str | bytes) -> None:
-    load, (good, bad) = NodeRows(world.store), (f"{next(world.names)}-{kind}" for kind in ("good", "bad"))
+def test_row_that_no_node_writes_harms_only_its_own_node(server: ScriptServer, field: str, value: str | bytes) -> None:
+    load, (good, bad) = NodeRows(server.store), (f"{next(server.names)}-{kind}" for kind in ("good", "bad"))
     counts: dict[str, str | int | float] = {"state": "serving", "links": 5}
     for node in (good, bad):
-        assert world.run(load.renew(node, "a", dict(counts), begin=True))[0]
-    world.submit("HSET", schema.node_key(bad), field, value)
-    world.submit("ZADD", schema.NODES, "inf", f"{bad}-heartbeat#a", 1, b"\xff#a")
+        assert server.run(load.renew(node, "a", dict(counts), begin=True))[0]
+    server.submit("HSET", schema.node_key(bad), field, value)
+    server.submit("ZADD", schema.NODES, "inf", f"{bad}-heartbeat#a", 1, b"\xff#a")
     try:
-        now = world.run(world.time())
-        for table in (world.run(load.read_all(now, 0)), world.run(load.refresh(NodeTable({}), now, 0))):
+        now = server.run(server.time())
+        for table in (server.run(load.read_all(now, 0)), server.run(load.refresh(NodeTable({}), now, 0))):
             names = {row.node for row in table.rows()}
             assert good in names
             assert bad not in names
-        assert world.run(load.look_up(bad))[0] is None
+        assert server.run(load.look_up(bad))[0] is None
     finally:
-        world.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a", f"{bad}-heartbeat#a", b"\xff#a")
+        server.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a", f"{bad}-heartbeat#a", b"\xff#a")
         for node in (good, bad):
-            world.submit("DEL", schema.node_key(node))
+            server.submit("DEL", schema.node_key(node))
 
 
-def calls(world: ScriptServer) -> dict[str, int]:
+def calls(server: ScriptServer) -> dict[str, int]:
     """How often the server has executed each command so far, those within scripts too."""
     counted = {}
-    for line in text(world.submit("INFO", "commandstats")).splitlines():
+    for line in text(server.submit("INFO", "commandstats")).splitlines():
         if line.startswith("cmdstat_"):
             name, _, rest = line.removeprefix("cmdstat_").partition(":calls=")
             counted[name] = int(rest.partition(",")[0])
@@ -179,41 +179,41 @@ def calls(world: ScriptServer) -> dict[str, int]:
 
 def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
     """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
-    world = ScriptServer(tmp_path, cluster=False)
+    server = ScriptServer(tmp_path, cluster=False)
     try:
-        load = NodeRows(world.store)
+        load = NodeRows(server.store)
         counts: dict[str, str | int | float] = {"state": "serving", "links": 5_000}
         table, costs, made = NodeTable({}), [], 0
         for nodes in (2, 20, 200):
             for number in range(nodes):
-                world.run(load.renew(f"node-{number}", "a", dict(counts), begin=number >= made))
+                server.run(load.renew(f"node-{number}", "a", dict(counts), begin=number >= made))
             made = nodes
-            table = world.run(load.refresh(table, world.run(world.time()), 0))  # hears of the new ones
-            before = calls(world)
-            good, now = world.run(load.renew("node-0", "a", dict(counts), begin=False))
-            table = world.run(load.refresh(table, now, 0))
-            after = calls(world)
+            table = server.run(load.refresh(table, server.run(server.time()), 0))  # hears of the new ones
+            before = calls(server)
+            good, now = server.run(load.renew("node-0", "a", dict(counts), begin=False))
+            table = server.run(load.refresh(table, now, 0))
+            after = calls(server)
             assert good
             assert len([row for row in table.rows() if row.alive(now)]) == nodes
             costs.append({name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)})
         assert costs[0] == costs[1] == costs[2]
         assert costs[0] == {"evalsha": 1, "time": 1, "hget": 1, "hset": 1, "pexpire": 1, "zadd": 1, "zrange": 1}
     finally:
-        world.close()
+        server.close()
 
 
-def test_row_of_another_type_harms_only_its_own_node(world: ScriptServer, caplog: pytest.LogCaptureFixture) -> None:
-    load, (good, bad) = NodeRows(world.store), (f"{next(world.names)}-{kind}" for kind in ("good", "bad"))
+def test_row_of_another_type_harms_only_its_own_node(server: ScriptServer, caplog: pytest.LogCaptureFixture) -> None:
+    load, (good, bad) = NodeRows(server.store), (f"{next(server.names)}-{kind}" for kind in ("good", "bad"))
     for node in (good, bad):
-        assert world.run(load.renew(node, "a", {"state": "serving"}, begin=True))[0]
-    world.submit("SET", schema.node_key(bad), "a note")
+        assert server.run(load.renew(node, "a", {"state": "serving"}, begin=True))[0]
+    server.submit("SET", schema.node_key(bad), "a note")
     try:
-        now = world.run(world.time())
-        for table in (world.run(load.read_all(now, 0)), world.run(load.refresh(NodeTable({}), now, 0))):
+        now = server.run(server.time())
+        for table in (server.run(load.read_all(now, 0)), server.run(load.refresh(NodeTable({}), now, 0))):
             assert {good} == {row.node for row in table.rows()} & {good, bad}
-        assert world.run(load.look_up(bad))[0] is None
+        assert server.run(load.look_up(bad))[0] is None
         assert schema.node_key(bad) in caplog.text
     finally:
-        world.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a")
+        server.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a")
         for node in (good, bad):
-            world.submit("DEL", schema.node_key(node))
+            server.submit("DEL", schema.node_key(node))

@@ -129,4 +129,4 @@ async def test_an_offset_beyond_the_results_is_refused(
     await api.end(command)
     answer = await api.http.get(f"/v1/commands/{command}/results?from=2")
     assert (answer.status_code, answer.json()["field"]) == (422, "from")
-    assert "beyond the 1 results" in answer.json()["detail"]
+    assert "expected at most 1, the number of results" in answer.json()["detail"]

@@ -117,48 +117,50 @@ class NodeSweepers:
 
 
 @pytest.fixture
-async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]) -> NodeSweepers:
+async def sweepers(
+    own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]
+) -> NodeSweepers:
     return NodeSweepers(await redis_of(own_valkey), own_valkey.url)
 
 
-async def test_one_sweep_continues_until_nothing_is_due(world: NodeSweepers) -> None:
+async def test_one_sweep_continues_until_nothing_is_due(sweepers: NodeSweepers) -> None:
     """More targets are due than one take returns (sixteen shards of 64). None is left for a later sweep."""
-    commands = await world.hang(1_500)
-    await world.pass_deadline(commands)
-    await world.sweep()
-    assert await world.left() == 0
+    commands = await sweepers.hang(1_500)
+    await sweepers.pass_deadline(commands)
+    await sweepers.sweep()
+    assert await sweepers.left() == 0
     for command in commands:
-        found = await world.records.look_up(command)
+        found = await sweepers.records.look_up(command)
         assert found is not None
         ending = found.targets[0].ending
         assert (found.targets[0].state, ending.code if ending else "") == (TargetState.TIMEOUT, "deadline")
-        assert await world.directory.open_commands(found.agent) == []
-        row = await world.directory.look_up(found.agent)
+        assert await sweepers.directory.open_commands(found.agent) == []
+        row = await sweepers.directory.look_up(found.agent)
         assert row is not None
         assert row.last_failure.partition(" ")[2] == f"command {command} ended as timeout: deadline"
-    stopped = [doorbell for doorbell in world.doorbells if isinstance(doorbell, CancelRequested)]
+    stopped = [doorbell for doorbell in sweepers.doorbells if isinstance(doorbell, CancelRequested)]
     assert sorted(doorbell.command for doorbell in stopped) == sorted(commands)
     assert {doorbell.why for doorbell in stopped} == {"deadline"}
 
 
-async def test_the_command_sweeper_reads_no_payloads(world: NodeSweepers) -> None:
+async def test_the_command_sweeper_reads_no_payloads(sweepers: NodeSweepers) -> None:
     """The commands that are due have 20 MiB of payloads, and most are not over yet: Redis sends some kilobytes."""
-    commands = await world.hang(40, b"x" * (512 << 10))
-    await world.pass_deadline(commands[:10])
-    before = await _sent(world.store)
-    await world.sweep()
-    assert await _sent(world.store) - before < 100_000
-    states = [found.targets[0].state for c in commands if (found := await world.records.look_up(c)) is not None]
+    commands = await sweepers.hang(40, b"x" * (512 << 10))
+    await sweepers.pass_deadline(commands[:10])
+    before = await _sent(sweepers.store)
+    await sweepers.sweep()
+    assert await _sent(sweepers.store) - before < 100_000
+    states = [found.targets[0].state for c in commands if (found := await sweepers.records.look_up(c)) is not None]
     assert states == [TargetState.TIMEOUT] * 10 + [TargetState.SENT] * 30
-    assert await world.left() == 30
+    assert await sweepers.left() == 30
 
 
 async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
-    world: NodeSweepers, monkeypatch: pytest.MonkeyPatch
+    sweepers: NodeSweepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised once the others are handled: they do not go on beside the next sweep."""
-    failing, *others = await world.hang(5)
-    reschedule, finished = world.due.reschedule, []
+    failing, *others = await sweepers.hang(5)
+    reschedule, finished = sweepers.due.reschedule, []
 
     async def fail_for_one(command: str, agent: str, taken: int, at: int) -> None:
         if command == failing:
@@ -166,50 +168,52 @@ async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
         await reschedule(command, agent, taken, at)
         finished.append(command)
 
-    monkeypatch.setattr(world.due, "reschedule", fail_for_one)
+    monkeypatch.setattr(sweepers.due, "reschedule", fail_for_one)
     with pytest.raises(BusUnavailable, match="this one"):
-        await world.sweep()
+        await sweepers.sweep()
     assert sorted(finished) == sorted(others)
 
 
 async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_back(
-    world: NodeSweepers, own_valkey: EmbeddedValkey
+    sweepers: NodeSweepers, own_valkey: EmbeddedValkey
 ) -> None:
     """Nobody waits for the removals, and the command is due in ten minutes: its place among the agent's open commands
     is free long before."""
-    ended, forgotten, failed = await world.hang(3)
+    ended, forgotten, failed = await sweepers.hang(3)
     for number, command in enumerate((ended, forgotten, failed)):
         member = f"{command} agent-{number}"
-        await world.store.submit(
-            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), await world.now() + FAR_MS, member
+        await sweepers.store.submit(
+            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), await sweepers.now() + FAR_MS, member
         )
     os.kill(own_valkey.pid, signal.SIGKILL)
-    world.completion.completed(ended, "agent-0", "ok", ())
-    world.completion.forget(forgotten, "agent-1")
-    world.completion.completed(failed, "agent-2", "failed", (), "broken")
+    sweepers.completion.completed(ended, "agent-0", "ok", ())
+    sweepers.completion.forget(forgotten, "agent-1")
+    sweepers.completion.completed(failed, "agent-2", "failed", (), "broken")
     with pytest.raises(BusUnavailable):
-        await world.now()
+        await sweepers.now()
     await own_valkey.restart()
     async with asyncio.timeout(WAIT):
-        while not await _answers(world):
+        while not await _answers(sweepers):
             await asyncio.sleep(0.05)
-    assert await world.left() == 3
-    running = asyncio.ensure_future(world.sweeper.run())
+    assert await sweepers.left() == 3
+    running = asyncio.ensure_future(sweepers.sweeper.run())
     try:
         async with asyncio.timeout(WAIT):
-            while await world.left() or [a for a in range(3) if await world.directory.open_commands(f"agent-{a}")]:
-                await world.now()
+            while await sweepers.left() or [
+                a for a in range(3) if await sweepers.directory.open_commands(f"agent-{a}")
+            ]:
+                await sweepers.now()
                 await asyncio.sleep(0.05)
     finally:
         running.cancel()
-    row = await world.directory.look_up("agent-2")
+    row = await sweepers.directory.look_up("agent-2")
     assert row is not None
     assert row.last_failure.partition(" ")[2] == f"command {failed} ended as failed: broken"
 
 
-async def _answers(world: NodeSweepers) -> bool:
+async def _answers(sweepers: NodeSweepers) -> bool:
     try:
-        await world.now()
+        await sweepers.now()
     except BusUnavailable:
         return False
     return True
@@ -252,23 +256,25 @@ def test_one_node_sweeps_each_shard_of_the_index_in_its_minute() -> None:
     assert walked == set(range(schema.INDEX_SHARDS))
 
 
-async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(world: NodeSweepers) -> None:
-    now = await world.now()
-    lease = world.membership.lease
-    world.membership.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})
+async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(sweepers: NodeSweepers) -> None:
+    now = await sweepers.now()
+    lease = sweepers.membership.lease
+    sweepers.membership.table = NodeTable(
+        {"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)}
+    )
     for agent, holder, seen in (
         ("linked", lease, now - 40 * DAY_MS),
         ("away-lately", "", now - 20 * DAY_MS),
         ("away-for-long", "", now - 31 * DAY_MS),
         ("on-a-dead-node", "node-2#b", now - 31 * DAY_MS),
     ):
-        await world.directory.claim(agent, holder, "boot", 1, "sid", b"{}", now + FAR_MS)
-        await world.store.submit("HSET", schema.agent_key(agent), "seen", seen)
+        await sweepers.directory.claim(agent, holder, "boot", 1, "sid", b"{}", now + FAR_MS)
+        await sweepers.store.submit("HSET", schema.agent_key(agent), "seen", seen)
     shard = schema.index_shard("refused")
-    await world.store.submit("ZADD", schema.index_key(shard), 0, "refused")  # its claim was
+    await sweepers.store.submit("ZADD", schema.index_key(shard), 0, "refused")  # its claim was
     for number in range(schema.INDEX_SHARDS):
-        await world.index.sweep(number)
-    rows = await world.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
+        await sweepers.index.sweep(number)
+    rows = await sweepers.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
     assert [row.agent for row in rows] == ["linked", "away-lately"]
-    pages = [await world.directory.index_page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
+    pages = [await sweepers.directory.index_page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
     assert sorted(itertools.chain(*pages)) == ["away-lately", "linked"]

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from support.control_plane import control_plane, valkey_server, world
+from support.control_plane import control_plane, namespace, valkey_server
 from support.observability.prometheus_server import program
 
-__all__ = ["control_plane", "valkey_server", "world"]
+__all__ = ["control_plane", "namespace", "valkey_server"]
 
 
 def _needed(name: str) -> str:

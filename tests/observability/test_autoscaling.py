@@ -27,7 +27,7 @@ from support.control_plane import ControlPlane
 from support.observability.dashboard_answers import answers, shown, table
 from support.observability.prometheus_server import RATE, Target, scraping
 from support.observability.watched_fleet import WatchedNode, ended, swarm
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 TIMEOUT = 90.0
 """The operator runs a pass every ten seconds; the machine may be busy."""
@@ -105,19 +105,19 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 @pytest.mark.timeout(600)
 async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
     prometheus_program: str,
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
     control_plane: ControlPlane,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
     monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)
-    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"failureTolerance": 0})
+    await namespace.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"failureTolerance": 0})
     with ExitStack() as stack:
-        operator = Operator(tmp_path, control_plane.operator, world.namespace)
+        operator = Operator(tmp_path, control_plane.operator, namespace.name)
         stack.enter_context(ended(operator.process))
-        names = await world.run_pods(2)
-        nodes = [WatchedNode(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
+        names = await namespace.run_pods(2)
+        nodes = [WatchedNode(tmp_path, name, namespace.redis, "--capacity", str(CAPACITY)) for name in names]
         targets = [Target("operator", await operator.address(), {}), *(node.target() for node in nodes)]
         prometheus = stack.enter_context(scraping(tmp_path, targets))
 
@@ -141,21 +141,21 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
             stack.enter_context(swarm(node, f"more-{node.name}", more))
         await wait_for("fairlead_operator_desired_replicas == 3")
         # Agents of a swarm come back to the node that they left, so the links stay uneven.
-        await world.operate("spread", type="Rebalance")
+        await namespace.operate("spread", type="Rebalance")
         await wait_for("fairlead_operator_rebalance_links > 0")
         await wait_for("sum(fairlead_moves_total) > 0")
         # The third pod is ready, and nothing in it ever beats.
-        await world.run_pods(3)
+        await namespace.run_pods(3)
         # A second LinkGateway, of which the API server takes no status: looks at it last, and are given up.
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        webhook = await world.admin.create(mute(world.namespace, listener.getsockname()[1]))
+        webhook = await namespace.admin.create(mute(namespace.name, listener.getsockname()[1]))
         try:
-            await world.gateway("second")
+            await namespace.gateway("second")
             await wait_for("fairlead_operator_gateways == 2")
             await wait_for("increase(fairlead_operator_reconcile_failures_total[10s]) > 0")
         finally:
             name, uid = webhook["metadata"]["name"], webhook["metadata"]["uid"]
-            await world.admin.delete("ValidatingWebhookConfiguration", "", name, uid)
+            await namespace.admin.delete("ValidatingWebhookConfiguration", "", name, uid)
         await wait_for("fairlead_operator_stale_reports == 1")
         # An API server that does not answer at all: the lease runs out.
         stack.callback(control_plane.server.send_signal, signal.SIGCONT)

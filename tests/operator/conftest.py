@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.control_plane import control_plane, valkey_server, world
+from support.control_plane import control_plane, namespace, valkey_server
 from support.operator_replica import start
 
-__all__ = ["control_plane", "start", "valkey_server", "world"]
+__all__ = ["control_plane", "namespace", "start", "valkey_server"]

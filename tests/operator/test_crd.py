@@ -23,7 +23,7 @@ from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
 
 from support.control_plane import ControlPlane
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST: dict[str, Any] = {
@@ -85,10 +85,10 @@ def without_null(value: object) -> object:
     return value
 
 
-async def test_api_server_fills_in_the_defaults_of_a_gateway(world: OperatorNamespace) -> None:
-    await world.gateway()
-    stored = (await world.admin.get("LinkGateway", world.namespace, "edge"))["spec"]
-    asked = world.spec()
+async def test_api_server_fills_in_the_defaults_of_a_gateway(namespace: OperatorNamespace) -> None:
+    await namespace.gateway()
+    stored = (await namespace.admin.get("LinkGateway", namespace.name, "edge"))["spec"]
+    asked = namespace.spec()
     for name, value in msgspec.to_builtins(msgspec.convert(asked, LinkGatewaySpec)).items():
         if name in stored:
             assert stored[name] == without_null(value), name
@@ -140,7 +140,7 @@ def test_schema_has_every_validation_rule() -> None:
     ],
 )
 async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
-    world: OperatorNamespace, capacity: int, moves: int, accepts: int, most: int, takes: int
+    namespace: OperatorNamespace, capacity: int, moves: int, accepts: int, most: int, takes: int
 ) -> None:
     """The API server's CEL and the operator use the same words."""
     spec: Object = {
@@ -156,7 +156,7 @@ async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
     advice = "raise one of these, or lower capacity"
     assert here.value.message == f"a full pod could not drain in time: {shortfall}{advice}"
     with pytest.raises(ApiServerRefused) as there:
-        await world.gateway(**spec)
+        await namespace.gateway(**spec)
     assert there.value.message.endswith(f": {here.value.message}")
 
 
@@ -186,7 +186,7 @@ def test_url_is_accepted_exactly_if_gateways_accept_it(setting: str, value: str)
     )
 
 
-async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: OperatorNamespace) -> None:
+async def test_url_that_gateways_refuse_is_refused_by_the_api_server(namespace: OperatorNamespace) -> None:
     places = {"redis": ("redis", "url"), "trace_endpoint": ("telemetry", "otlpEndpoint")}
     for setting, (part, field) in places.items():
         for number, value in enumerate(ADDRESSES[setting]):
@@ -195,18 +195,18 @@ async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: Oper
                 read_spec(LEAST | spec)
             except ConfigError:
                 with pytest.raises(ApiServerRefused, match=f"spec.{part}.{field} in body should match"):
-                    await world.gateway(**spec)
+                    await namespace.gateway(**spec)
             else:
-                await world.gateway(f"{part}-{number}", **spec)
+                await namespace.gateway(f"{part}-{number}", **spec)
 
 
-async def test_scale_subresource_can_be_set_before_it_can_be_read(world: OperatorNamespace) -> None:
+async def test_scale_subresource_can_be_set_before_it_can_be_read(namespace: OperatorNamespace) -> None:
     """This is why docs/kubernetes.md makes an autoscaler wait for a first `kubectl scale`."""
-    await world.gateway(scaling={"mode": "External"})
+    await namespace.gateway(scaling={"mode": "External"})
     with pytest.raises(ApiServerUnavailable, match=r"500: .*\.spec\.scaling\.replicas. does not exist"):
-        await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
-    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
-    found = await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
+        await namespace.admin.get("LinkGateway", namespace.name, "edge", "scale")
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", {"spec": {"replicas": 5}}, "scale")
+    found = await namespace.admin.get("LinkGateway", namespace.name, "edge", "scale")
     assert found["spec"] == {"replicas": 5}
 
 
@@ -228,8 +228,8 @@ def test_operation_crd_has_columns() -> None:
     assert sorted(kinds) == sorted(Type)
 
 
-async def test_api_server_fills_in_the_defaults_of_an_operation(world: OperatorNamespace) -> None:
-    stored = await world.operate("anew", type="Restart")
+async def test_api_server_fills_in_the_defaults_of_an_operation(namespace: OperatorNamespace) -> None:
+    stored = await namespace.operate("anew", type="Restart")
     assert stored["spec"] == {
         "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600, "cancel": False,
     }  # fmt: skip
@@ -237,15 +237,15 @@ async def test_api_server_fills_in_the_defaults_of_an_operation(world: OperatorN
     assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)
 
 
-async def test_unknown_field_is_refused_by_kubectl_and_dropped_by_the_api_server(world: OperatorNamespace) -> None:
+async def test_unknown_field_is_refused_by_kubectl_and_dropped_by_the_api_server(namespace: OperatorNamespace) -> None:
     """kubectl asks for strict validation; without it the API server drops the field silently."""
     body = {
         "apiVersion": "fairlead.dev/v1alpha1",
         "kind": "LinkGateway",
-        "metadata": {"name": "edge", "namespace": world.namespace},
-        "spec": world.spec(capacty=5),
+        "metadata": {"name": "edge", "namespace": namespace.name},
+        "spec": namespace.spec(capacty=5),
     }
-    where = path("LinkGateway", world.namespace)
+    where = path("LinkGateway", namespace.name)
     with pytest.raises(ApiServerRefused, match=r'unknown field "spec.capacty"'):
-        await world.admin._write("POST", where, body, "application/json", {"fieldValidation": "Strict"})
-    assert "capacty" not in (await world.admin.create(body))["spec"]
+        await namespace.admin._write("POST", where, body, "application/json", {"fieldValidation": "Strict"})
+    assert "capacty" not in (await namespace.admin.create(body))["spec"]

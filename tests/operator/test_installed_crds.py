@@ -14,7 +14,7 @@ from fairlead_operator.kube.errors import ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 CANARY = {"percent": 10, "seconds": 60}
 
@@ -52,67 +52,67 @@ def older() -> Object:
 
 
 @pytest.fixture
-async def old_cluster(world: OperatorNamespace) -> AsyncIterator[OperatorNamespace]:
-    await install(world, older(), knows=False)
-    yield world
-    await install(world, crds()[0], knows=True)
+async def old_cluster(namespace: OperatorNamespace) -> AsyncIterator[OperatorNamespace]:
+    await install(namespace, older(), knows=False)
+    yield namespace
+    await install(namespace, crds()[0], knows=True)
 
 
-async def install(world: OperatorNamespace, definition: Object, *, knows: bool) -> None:
+async def install(namespace: OperatorNamespace, definition: Object, *, knows: bool) -> None:
     """Returns when the API server publishes whether it knows canaries, stores them accordingly, and serves the kind."""
-    await world.admin.apply(definition, FIELD_MANAGER)
+    await namespace.admin.apply(definition, FIELD_MANAGER)
     trial = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "LinkGateway", "metadata": {"name": "trial"}}
-    trial["spec"] = world.spec(rollout={"canary": CANARY})
-    where = path("LinkGateway", world.namespace)
+    trial["spec"] = namespace.spec(rollout={"canary": CANARY})
+    where = path("LinkGateway", namespace.name)
 
     async def used() -> bool:
         try:
             # It publishes a CRD before or after it prepares the storage for it, and answers 429 until that is ready.
-            stored = await world.admin._write("POST", where, trial, "application/json", {"dryRun": "All"})
-            await world.admin.items("LinkGateway", world.namespace)
-            found = await world.admin.schemas("fairlead.dev", "v1alpha1")
+            stored = await namespace.admin._write("POST", where, trial, "application/json", {"dryRun": "All"})
+            await namespace.admin.items("LinkGateway", namespace.name)
+            found = await namespace.admin.schemas("fairlead.dev", "v1alpha1")
         except ApiServerUnavailable:
             return False
         published = found["LinkGateway"]["properties"]["spec"]["properties"]
         return {"rollout" in stored["spec"], "rollout" in published} == {knows}
 
-    await world.until("the API server to use the CRD", used, 120)
+    await namespace.until("the API server to use the CRD", used, 120)
 
 
 @pytest.mark.timeout(400)
 async def test_a_canary_that_an_old_crd_drops_is_reported_until_the_crd_is_upgraded(
     old_cluster: OperatorNamespace,
 ) -> None:
-    world = old_cluster
-    await world.allow(*NAMESPACED, *LEASE)  # nothing beyond its namespace: schemas are published for everybody
-    reconciler = world.reconciler(await world.gateway())
+    namespace = old_cluster
+    await namespace.allow(*NAMESPACED, *LEASE)  # nothing beyond its namespace: schemas are published for everybody
+    reconciler = namespace.reconciler(await namespace.gateway())
     body = {"spec": {"rollout": {"canary": CANARY}}}
-    found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
+    found = await namespace.admin.patch("LinkGateway", namespace.name, "edge", body)
     assert "rollout" not in found["spec"], "and there was no error"
 
     async def reason_and_message(status: str) -> tuple[str, str] | None:
         try:
-            found = await world.reconcile(reconciler, seconds=40)
+            found = await namespace.reconcile(reconciler, seconds=40)
         except ApiServerUnavailable:  # 429 for a moment, as above: the operator's next pass comes by itself
             return None
         conditions = {one["type"]: (one["status"], one["reason"], one["message"]) for one in found["conditions"]}
         held, reason, message = conditions.get("CrdsUpToDate", ("", "", ""))
         return (reason, message) if held == status else None
 
-    reason, message = await world.until("the condition", lambda: reason_and_message("False"), 120)
+    reason, message = await namespace.until("the condition", lambda: reason_and_message("False"), 120)
     assert reason == "FieldsMissing"
     assert "do not know LinkGateway.spec.rollout, LinkGateway.status.canary: the API server drops" in message
-    (event,) = [text for reason, text in await world.events() if reason == "FieldsMissing"]
+    (event,) = [text for reason, text in await namespace.events() if reason == "FieldsMissing"]
     assert event == f"CrdsUpToDate: {message}"
-    labels = {"namespace": world.namespace, "gateway": "edge", "condition": "CrdsUpToDate"}
-    assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 0
-    await install(world, crds()[0], knows=True)
-    assert await world.until("the condition to pass", lambda: reason_and_message("True"), 120) == ("UpToDate", "")
-    found = await world.admin.patch("LinkGateway", world.namespace, "edge", body)
+    labels = {"namespace": namespace.name, "gateway": "edge", "condition": "CrdsUpToDate"}
+    assert namespace.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 0
+    await install(namespace, crds()[0], knows=True)
+    assert await namespace.until("the condition to pass", lambda: reason_and_message("True"), 120) == ("UpToDate", "")
+    found = await namespace.admin.patch("LinkGateway", namespace.name, "edge", body)
     assert found["spec"]["rollout"]["canary"]["percent"] == CANARY["percent"]
-    assert world.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 1
+    assert namespace.metrics.registry.get_sample_value("fairlead_operator_condition", labels) == 1
 
 
-async def test_crds_that_know_every_field_are_up_to_date_at_once(world: OperatorNamespace) -> None:
-    status = await world.reconcile(world.reconciler(await world.gateway()))
+async def test_crds_that_know_every_field_are_up_to_date_at_once(namespace: OperatorNamespace) -> None:
+    status = await namespace.reconcile(namespace.reconciler(await namespace.gateway()))
     assert condition(status, "CrdsUpToDate") == ("True", "UpToDate", "")

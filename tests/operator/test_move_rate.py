@@ -16,7 +16,7 @@ from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation, PodObservation
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 POD = PodObservation("a", age=1.0, capacity=100, spare_accept_rate=60.0)
 IDLE = [
@@ -44,43 +44,45 @@ def test_moves_of_a_rebalance_are_paced_by_the_pods_that_take_links_until_the_ne
     assert fleet_move_rate(fleet(*pods), Moves(max_per_second=200), targets, limit=4.5) == 4.5
 
 
-async def test_nodes_are_told_the_rate_in_every_pass(world: OperatorNamespace) -> None:
-    reconciler = world.reconciler(await world.gateway(moves={"maxPerSecond": 70}, replicas={"min": 3, "max": 3}))
-    status = await world.reconcile(reconciler)
+async def test_nodes_are_told_the_rate_in_every_pass(namespace: OperatorNamespace) -> None:
+    reconciler = namespace.reconciler(
+        await namespace.gateway(moves={"maxPerSecond": 70}, replicas={"min": 3, "max": 3})
+    )
+    status = await namespace.reconcile(reconciler)
     assert status["moveRate"] == 0
-    assert await budget(world) == (0, 70)
-    one, two, full = await world.run_pods(3)
-    await world.beat(one, 10, spare_accept_rate=60.0)
-    await world.beat(two, 10, spare_accept_rate=30.0)
-    await world.beat(full, 1000, spare_accept_rate=0.0)
-    status = await world.reconcile(reconciler)
+    assert await budget(namespace) == (0, 70)
+    one, two, full = await namespace.run_pods(3)
+    await namespace.beat(one, 10, spare_accept_rate=60.0)
+    await namespace.beat(two, 10, spare_accept_rate=30.0)
+    await namespace.beat(full, 1000, spare_accept_rate=0.0)
+    status = await namespace.reconcile(reconciler)
     assert status["moveRate"] == 45
-    assert await budget(world) == (45, 70)
-    await world.beat(one, 10, spare_accept_rate=600.0)
-    assert (await world.reconcile(reconciler))["moveRate"] == 70
-    grant = await MoveBucket(world.store).take(1, own_rate=1.0)
+    assert await budget(namespace) == (45, 70)
+    await namespace.beat(one, 10, spare_accept_rate=600.0)
+    assert (await namespace.reconcile(reconciler))["moveRate"] == 70
+    grant = await MoveBucket(namespace.store).take(1, own_rate=1.0)
     assert (grant.moves, grant.rate) == (1, 70)
 
 
 async def test_a_budget_of_another_type_is_written_again_when_a_node_has_removed_it(
-    world: OperatorNamespace, caplog: pytest.LogCaptureFixture
+    namespace: OperatorNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until then the pass does everything else, and the nodes compute the rate themselves."""
-    reconciler = world.reconciler(await world.gateway(moves={"maxPerSecond": 70}))
-    await world.store.submit("DEL", schema.MOVES)
-    await world.store.submit("RPUSH", schema.MOVES, "a note")
-    status = await world.reconcile(reconciler)
+    reconciler = namespace.reconciler(await namespace.gateway(moves={"maxPerSecond": 70}))
+    await namespace.store.submit("DEL", schema.MOVES)
+    await namespace.store.submit("RPUSH", schema.MOVES, "a note")
+    status = await namespace.reconcile(reconciler)
     assert condition(status, "Reconciled")[0] == condition(status, "RedisReachable")[0] == "True"
     (said,) = [one for one in caplog.messages if "the rate of moves was not written" in one]
     assert "WRONGTYPE" in said
-    await world.store.submit("DEL", schema.MOVES)
-    await world.reconcile(reconciler)
-    assert (await budget(world))[1] == 70
+    await namespace.store.submit("DEL", schema.MOVES)
+    await namespace.reconcile(reconciler)
+    assert (await budget(namespace))[1] == 70
 
 
-async def budget(world: OperatorNamespace) -> tuple[float, float]:
+async def budget(namespace: OperatorNamespace) -> tuple[float, float]:
     """The rate and the greatest rate that stand in Redis, where the rate is still valid."""
-    rate, most, until = items(await world.store.submit("HMGET", schema.MOVES, "rate", "most", "until"))
-    seconds, _ = items(await world.store.submit("TIME"))
+    rate, most, until = items(await namespace.store.submit("HMGET", schema.MOVES, "rate", "most", "until"))
+    seconds, _ = items(await namespace.store.submit("TIME"))
     assert 0 < integer(until) - integer(seconds) * 1000 <= schema.MOVE_RATE_VALID_MS + 1_000
     return float(text(rate)), float(text(most))

@@ -71,7 +71,7 @@ async def test_reader_stops_at_its_limit_of_bytes(reply: Reply) -> None:
     sent.clear()
     async with server(reply) as url:
         rows = NodeMetricsReader(url)
-        with pytest.raises(BusUnavailable, match=f"sent more than {READ_BYTES} bytes"):
+        with pytest.raises(BusUnavailable, match=f"sent more than the {READ_BYTES} bytes"):
             await rows.read()
         # Beyond the limit are only the bytes in the buffers of both sockets, which the kernel bounds.
         assert sum(sent) < READ_BYTES + (32 << 20)

@@ -12,7 +12,7 @@ from fairlead_operator.kube.objects import Object
 
 from support.control_plane import ControlPlane
 from support.operations import settled_fleet
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
 """Built with the API server that the fixtures start."""
@@ -20,22 +20,22 @@ KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "
 
 @pytest.mark.timeout(150)
 async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
-    world: OperatorNamespace, control_plane: ControlPlane
+    namespace: OperatorNamespace, control_plane: ControlPlane
 ) -> None:
     async def kubectl(*arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
-            KUBECTL, f"--kubeconfig={control_plane.admin}", f"--namespace={world.namespace}", *arguments,
+            KUBECTL, f"--kubeconfig={control_plane.admin}", f"--namespace={namespace.name}", *arguments,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
         out, _ = await asyncio.wait_for(process.communicate(), 110)
         return process.returncode or 0, out.decode()
 
-    reconciler, (one, _) = await settled_fleet(world)
-    await world.operate("away", type="Drain", pod=one)
-    await world.reconcile(reconciler)
-    await world.beat(one, 7)
+    reconciler, (one, _) = await settled_fleet(namespace)
+    await namespace.operate("away", type="Drain", pod=one)
+    await namespace.reconcile(reconciler)
+    await namespace.beat(one, 7)
     waiting = asyncio.create_task(kubectl("wait", "--for=condition=Complete", "lop/away", "--timeout=100s"))
-    await world.reconcile(reconciler)
+    await namespace.reconcile(reconciler)
     _, shown = await kubectl("get", "lop")
     head, row = (line.split() for line in shown.splitlines())
     assert head == ["NAME", "GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
@@ -44,9 +44,9 @@ async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
     failed, output = await kubectl("patch", "lop", "away", "--type=merge", f"--patch={change}")
     assert failed
     assert "cannot be changed" in output
-    await world.end(one)
-    await world.run_pods(2)
-    await world.reconcile(reconciler)
+    await namespace.end(one)
+    await namespace.run_pods(2)
+    await namespace.reconcile(reconciler)
     assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
 
 
@@ -67,14 +67,14 @@ async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
     ],
 )
 async def test_invalid_operations_are_refused_by_the_api_server(
-    world: OperatorNamespace, asked: Object, why: str
+    namespace: OperatorNamespace, asked: Object, why: str
 ) -> None:
     with pytest.raises(ApiServerRefused, match=why):
-        await world.operate("away", **asked)
+        await namespace.operate("away", **asked)
 
 
-async def test_operation_spec_cannot_be_changed(world: OperatorNamespace) -> None:
-    await world.operate("away", type="Drain", pod="one")
+async def test_operation_spec_cannot_be_changed(namespace: OperatorNamespace) -> None:
+    await namespace.operate("away", type="Drain", pod="one")
     for change in ({"pod": "another"}, {"type": "Restart", "pod": None}, {"activeDeadlineSeconds": 60}):
         with pytest.raises(ApiServerRefused, match="cannot be changed"):
-            await world.admin.patch("LinkOperation", world.namespace, "away", {"spec": change})
+            await namespace.admin.patch("LinkOperation", namespace.name, "away", {"spec": change})

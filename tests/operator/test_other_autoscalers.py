@@ -11,7 +11,7 @@ from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.history.comparison_history import ComparisonHistory
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 SPEC = LinkGatewaySpec(
     image="gateway",
@@ -75,19 +75,21 @@ def test_nothing_is_compared_in_another_mode() -> None:
     assert decision.history.compared == ComparisonHistory()
 
 
-async def test_dry_run_shows_the_comparison_in_status_condition_and_metrics(world: OperatorNamespace) -> None:
-    reconciler = world.reconciler(await world.gateway(scaling={"mode": "DryRun"}, replicas={"min": 1, "max": 9}))
-    await world.reconcile(reconciler)
-    (name,) = await world.run_pods(1)
-    await world.beat(name, 900)
-    status = await world.reconcile(reconciler)
+async def test_dry_run_shows_the_comparison_in_status_condition_and_metrics(namespace: OperatorNamespace) -> None:
+    reconciler = namespace.reconciler(
+        await namespace.gateway(scaling={"mode": "DryRun"}, replicas={"min": 1, "max": 9})
+    )
+    await namespace.reconcile(reconciler)
+    (name,) = await namespace.run_pods(1)
+    await namespace.beat(name, 900)
+    status = await namespace.reconcile(reconciler)
     assert [(one["name"], one["replicas"]) for one in status["decision"]["comparison"]] == [("hpa", 2), ("keda", 2)]
     message = condition(status, "ScalingActive")[2]
     assert message.startswith("would scale Up to 2: ")
     assert message.endswith("; on the same reports hpa would set 2 pods, keda 2 pods")
-    labels = {"namespace": world.namespace, "gateway": "edge", "autoscaler": "hpa"}
-    assert world.metrics.registry.get_sample_value("fairlead_operator_compared_replicas", labels) == 2
-    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
-    status = await world.reconcile(reconciler)
+    labels = {"namespace": namespace.name, "gateway": "edge", "autoscaler": "hpa"}
+    assert namespace.metrics.registry.get_sample_value("fairlead_operator_compared_replicas", labels) == 2
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
+    status = await namespace.reconcile(reconciler)
     assert "comparison" not in status["decision"] or status["decision"]["comparison"] == []
-    assert world.metrics.registry.get_sample_value("fairlead_operator_compared_replicas", labels) is None
+    assert namespace.metrics.registry.get_sample_value("fairlead_operator_compared_replicas", labels) is None

@@ -21,7 +21,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.autoscaler.removal_hold import Hold
 from fairlead_operator.inputs.prometheus_query import ANSWER_BYTES, PrometheusQuery, QueryFailed, read_value
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 VECTOR = '{"status":"success","data":{"resultType":"vector","result":[%s]}}'
 SAMPLE = '{"metric":{"job":"a"},"value":[1763800000.1,"%s"]}'
@@ -197,13 +197,15 @@ def test_greatest_value_and_least_target_ask_for_the_most_pods(value: float) -> 
     assert decision.required <= 1_000_000
 
 
-async def test_query_scales_a_fleet_and_its_failure_is_a_condition(world: OperatorNamespace, server: StandIn) -> None:
+async def test_query_scales_a_fleet_and_its_failure_is_a_condition(
+    namespace: OperatorNamespace, server: StandIn
+) -> None:
     signal = {"url": server.url, "query": "sum(jobs)", "targetPerPod": 10, "timeoutSeconds": 8}
-    reconciler = world.reconciler(await world.gateway(scaling={"signals": {"prometheus": signal}}))
-    status = await world.reconcile(reconciler)
+    reconciler = namespace.reconciler(await namespace.gateway(scaling={"signals": {"prometheus": signal}}))
+    status = await namespace.reconcile(reconciler)
     assert condition(status, "PrometheusQueried") == ("True", "Queried", "the value is 42")
     assert (status["decision"]["replicas"], status["decision"]["winner"]) == (5, "prometheus")
     server.status = 500
-    status = await world.reconcile(reconciler)
+    status = await namespace.reconcile(reconciler)
     assert condition(status, "PrometheusQueried")[:2] == ("False", "Unusable")
-    assert (await world.deployment())["spec"]["replicas"] == 5
+    assert (await namespace.deployment())["spec"]["replicas"] == 5

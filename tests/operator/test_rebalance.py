@@ -308,61 +308,61 @@ def test_all_pods_take_new_links_while_one_that_should_refuses_some() -> None:
 @pytest.mark.parametrize("choose", [at_random, least_connections])
 @pytest.mark.parametrize("links", [(5000, 5000, 0, 0), (10_000, 0), (3000, 3000, 3000, 1000)])
 def test_links_are_even_within_ten_minutes(choose: Choice, links: tuple[int, ...]) -> None:
-    world = MovingFleet(links, choose, SPEC)
-    world.run(600)
-    assert world.max_over_mean <= 1.10
-    assert world.plans[-1].state is RebalanceState.EVEN
-    assert most_moves_in_an_hour(world) <= 1
+    moving_fleet = MovingFleet(links, choose, SPEC)
+    moving_fleet.run(600)
+    assert moving_fleet.max_over_mean <= 1.10
+    assert moving_fleet.plans[-1].state is RebalanceState.EVEN
+    assert most_moves_in_an_hour(moving_fleet) <= 1
 
 
 @pytest.mark.parametrize("choose", [at_random, least_connections, affinity])
 @pytest.mark.parametrize("links", [(5000, 5000, 0, 0), (7000,) * 8 + (0,), (3800, 3800, 2300, 0)], ids=len)
 def test_hardly_a_move_is_wasted_whatever_the_load_balancer_does(choose: Choice, links: tuple[int, ...]) -> None:
     """Pods that have enough are out of their Services, so agents land on those that have few."""
-    world = MovingFleet(links, choose, SPEC)
-    world.run(600)
-    assert world.max_over_mean <= 1.06
-    assert found(world) is None
+    moving_fleet = MovingFleet(links, choose, SPEC)
+    moving_fleet.run(600)
+    assert moving_fleet.max_over_mean <= 1.06
+    assert found(moving_fleet) is None
     mean = sum(links) / len(links)
     needed = sum(max(0, count - mean) for count in links)
-    assert sum(world.moved.values()) <= 1.1 * needed
+    assert sum(moving_fleet.moved.values()) <= 1.1 * needed
 
 
 def test_load_balancer_that_ignores_readiness_needs_more_moves_and_ends_even() -> None:
-    world = MovingFleet((5000, 5000, 0, 0), ignoring_readiness, SPEC)
-    world.run(600)
-    assert world.max_over_mean <= 1.10
-    assert sum(world.moved.values()) > 1.3 * 5000
+    moving_fleet = MovingFleet((5000, 5000, 0, 0), ignoring_readiness, SPEC)
+    moving_fleet.run(600)
+    assert moving_fleet.max_over_mean <= 1.10
+    assert sum(moving_fleet.moved.values()) > 1.3 * 5000
 
 
 def test_agents_in_commands_stay_and_the_others_are_moved() -> None:
-    world = MovingFleet((4000, 0), least_connections, SPEC, busy=0.4)
-    world.run(600)
-    assert world.max_over_mean <= 1.10
-    assert not any(agent.moves for agent in world.agents if agent.busy)
+    moving_fleet = MovingFleet((4000, 0), least_connections, SPEC, busy=0.4)
+    moving_fleet.run(600)
+    assert moving_fleet.max_over_mean <= 1.10
+    assert not any(agent.moves for agent in moving_fleet.agents if agent.busy)
 
 
 def test_when_all_agents_are_in_commands_it_gives_up_and_says_so() -> None:
-    world = MovingFleet((4000, 0), least_connections, SPEC, busy=1.0)
-    world.run(300)
-    assert found(world) is RebalanceOutcome.NOTHING_TO_MOVE
-    assert world.plans[-1].state is RebalanceState.STOPPED
+    moving_fleet = MovingFleet((4000, 0), least_connections, SPEC, busy=1.0)
+    moving_fleet.run(300)
+    assert found(moving_fleet) is RebalanceOutcome.NOTHING_TO_MOVE
+    assert moving_fleet.plans[-1].state is RebalanceState.STOPPED
 
 
 def test_load_balancer_that_pins_is_detected_and_left_alone() -> None:
-    world = MovingFleet((5000, 5000, 0, 0), pinning, SPEC)
-    world.run(300)
-    last = world.plans[-1]
-    assert (last.state, found(world)) == (RebalanceState.STOPPED, RebalanceOutcome.LOAD_BALANCER_PINS)
+    moving_fleet = MovingFleet((5000, 5000, 0, 0), pinning, SPEC)
+    moving_fleet.run(300)
+    last = moving_fleet.plans[-1]
+    assert (last.state, found(moving_fleet)) == (RebalanceState.STOPPED, RebalanceOutcome.LOAD_BALANCER_PINS)
     assert "came back to the pods that they had left" in last.reason
-    (ended,) = (plan for plan in world.plans if plan.ended)
-    moved = sum(world.moved.values())
-    world.run(int(PAUSE) - 300)
-    assert sum(world.moved.values()) == moved
-    world.run(600)  # it tries again; nothing may be moved within the hour, so what was found stands
-    assert found(world) is RebalanceOutcome.LOAD_BALANCER_PINS
-    world.run(int(HOUR))
-    assert most_moves_in_an_hour(world) <= 1
+    (ended,) = (plan for plan in moving_fleet.plans if plan.ended)
+    moved = sum(moving_fleet.moved.values())
+    moving_fleet.run(int(PAUSE) - 300)
+    assert sum(moving_fleet.moved.values()) == moved
+    moving_fleet.run(600)  # it tries again; nothing may be moved within the hour, so what was found stands
+    assert found(moving_fleet) is RebalanceOutcome.LOAD_BALANCER_PINS
+    moving_fleet.run(int(HOUR))
+    assert most_moves_in_an_hour(moving_fleet) <= 1
     assert ended.ended is not None
     assert ended.ended.moved == moved
 
@@ -381,23 +381,23 @@ def test_a_few_links_that_come_back_do_not_blame_the_load_balancer() -> None:
 
 
 def test_what_was_found_of_a_load_balancer_is_forgotten_once_links_spread() -> None:
-    world = MovingFleet((2000, 0), pinning, SPEC)
-    world.run(300)
-    assert found(world) is RebalanceOutcome.LOAD_BALANCER_PINS
-    world.choose = least_connections
-    world.run(2 * int(HOUR))
-    assert (world.plans[-1].state, found(world)) == (RebalanceState.EVEN, None)
-    assert world.max_over_mean <= 1.10
+    moving_fleet = MovingFleet((2000, 0), pinning, SPEC)
+    moving_fleet.run(300)
+    assert found(moving_fleet) is RebalanceOutcome.LOAD_BALANCER_PINS
+    moving_fleet.choose = least_connections
+    moving_fleet.run(2 * int(HOUR))
+    assert (moving_fleet.plans[-1].state, found(moving_fleet)) == (RebalanceState.EVEN, None)
+    assert moving_fleet.max_over_mean <= 1.10
 
 
-def most_moves_in_an_hour(world: MovingFleet) -> int:
+def most_moves_in_an_hour(moving_fleet: MovingFleet) -> int:
     return max(
-        (sum(at <= other < at + HOUR for other in agent.moves) for agent in world.agents for at in agent.moves),
+        (sum(at <= other < at + HOUR for other in agent.moves) for agent in moving_fleet.agents for at in agent.moves),
         default=0,
     )
 
 
-def found(world: MovingFleet) -> RebalanceOutcome | None:
+def found(moving_fleet: MovingFleet) -> RebalanceOutcome | None:
     """What the last rebalance that gave up has found."""
-    given_up = world.plans[-1].given_up
+    given_up = moving_fleet.plans[-1].given_up
     return None if given_up is None else given_up.outcome

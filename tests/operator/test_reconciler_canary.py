@@ -21,7 +21,7 @@ from fairlead_operator.kube.workload_status import is_terminating
 from fairlead_operator.resources.deployment import HELD_SECONDS
 from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.operator_world import ANYTHING, OperatorNamespace, condition
+from support.operator_namespace import ANYTHING, OperatorNamespace, condition
 
 OLD, NEW, NEWER = "fairlead/gateway:test", "fairlead/gateway:next", "fairlead/gateway:later"
 CANARY = {"percent": 10, "seconds": 60, "minLinks": 10, "minCommands": 20}
@@ -35,23 +35,23 @@ def served(accepted: int = 0, ended: int = 0, bucket: int = FAST, **more: int) -
     return Traffic(accepted=accepted, ended=ended, overheads=tuple(overheads), **more)
 
 
-class CanaryWorld:
+class CanaryFleet:
     """A fleet of some pods that accepted a template, and whatever a test does to it."""
 
-    def __init__(self, world: OperatorNamespace) -> None:
-        self.world = world
+    def __init__(self, namespace: OperatorNamespace) -> None:
+        self.namespace = namespace
         self.old: list[str] = []
         self.traffic: dict[str, Traffic] = {}
         self.links: dict[str, int] = {}
         self.reconciler: Reconciler
 
-    async def start(self, pods: int = 2, **spec: object) -> CanaryWorld:
-        world = self.world
+    async def start(self, pods: int = 2, **spec: object) -> CanaryFleet:
+        namespace = self.namespace
         asked: dict[str, Any] = {"rollout": {"canary": CANARY}, "rollingUpdate": {"minReadySeconds": 0}, **spec}
-        self.reconciler = world.reconciler(await world.gateway(**asked))
+        self.reconciler = namespace.reconciler(await namespace.gateway(**asked))
         for _ in range(pods // 2):  # a new fleet begins with one pod
-            await world.reconcile(self.reconciler)
-        self.old = await world.run_pods(pods)
+            await namespace.reconcile(self.reconciler)
+        self.old = await namespace.run_pods(pods)
         for name in self.old:
             self.links[name], self.traffic[name] = 100, served(1000, 5000, lost=7, failed=11)
         await self.reconcile()
@@ -60,21 +60,21 @@ class CanaryWorld:
     async def reconcile(self, passes: int = 1, seconds: float = 10.0) -> Object:
         status: Object = {}
         for _ in range(passes):
-            for pod in await self.world.pods():
+            for pod in await self.namespace.pods():
                 name = pod["metadata"]["name"]
                 if name in self.traffic:
-                    await self.world.beat(name, self.links[name], traffic=self.traffic[name])
-            status = await self.world.reconcile(self.reconciler, seconds=seconds)
+                    await self.namespace.beat(name, self.links[name], traffic=self.traffic[name])
+            status = await self.namespace.reconcile(self.reconciler, seconds=seconds)
         return status
 
     async def change(self, **spec: object) -> None:
-        await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", {"spec": spec})
+        await self.namespace.admin.patch("LinkGateway", self.namespace.name, "edge", {"spec": spec})
 
     async def images(self) -> dict[str, str]:
         """The image of each pod that stays."""
         return {
             pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"]
-            for pod in await self.world.pods()
+            for pod in await self.namespace.pods()
             if not is_terminating(pod)
         }
 
@@ -83,12 +83,12 @@ class CanaryWorld:
             names = sorted(name for name, one in (await self.images()).items() if one == image)
             return names if len(names) == count else None
 
-        names: list[str] = await self.world.until(f"{count} pods of {image}", found)
+        names: list[str] = await self.namespace.until(f"{count} pods of {image}", found)
         return names
 
     async def serve(self, name: str, links: int = 10, traffic: Traffic | None = None) -> None:
         """A pod runs, and its node reports."""
-        await self.world.run(name)
+        await self.namespace.run(name)
         self.links[name], self.traffic[name] = links, traffic or served()
 
     async def begin(self, image: str = NEW) -> str:
@@ -110,18 +110,18 @@ class CanaryWorld:
         return set(await self.images()) == set(names)
 
     async def template(self) -> str:
-        return str((await self.world.deployment())["spec"]["template"]["spec"]["containers"][0]["image"])
+        return str((await self.namespace.deployment())["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
 @pytest.fixture
-async def canary(world: OperatorNamespace) -> CanaryWorld:
-    return await CanaryWorld(world).start()
+async def canary(namespace: OperatorNamespace) -> CanaryFleet:
+    return await CanaryFleet(namespace).start()
 
 
-async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(canary: CanaryWorld) -> None:
-    world, name = canary.world, await canary.begin()
+async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(canary: CanaryFleet) -> None:
+    namespace, name = canary.namespace, await canary.begin()
     status = await canary.reconcile()
-    deployment = (await world.deployment())["spec"]
+    deployment = (await namespace.deployment())["spec"]
     assert (deployment["minReadySeconds"], deployment["replicas"]) == (HELD_SECONDS, 2)
     assert deployment["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
     assert status["phase"] == "Canary"
@@ -138,7 +138,7 @@ async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(ca
     assert (held, reason) == ("True", "ServesAsWell")
     assert "30 links and 40 commands" in message
     assert status["canary"]["state"] == "Promoting"
-    assert (await PreferredRevisions(world.store).read()).until == 0, "no new links are directed during a canary"
+    assert (await PreferredRevisions(namespace.store).read()).until == 0, "no new links are directed during a canary"
 
     # The other new pods are made beside the canary's, and the old ones stay until those are ready as well.
     await canary.reconcile()
@@ -147,19 +147,19 @@ async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(ca
     for one in new:
         await canary.serve(one, canary.links.get(one, 0), canary.traffic.get(one))
     status = await canary.reconcile()
-    assert (await PreferredRevisions(world.store).read()).name != ""
+    assert (await PreferredRevisions(namespace.store).read()).name != ""
     assert status["canary"]["state"] == "Succeeded"
     await canary.reconcile()
-    assert (await world.deployment())["spec"].get("minReadySeconds", 0) == 0
-    await world.until("the old pods to go", lambda: canary.stays(new))
-    await world.run_pods(2)
+    assert (await namespace.deployment())["spec"].get("minReadySeconds", 0) == 0
+    await namespace.until("the old pods to go", lambda: canary.stays(new))
+    await namespace.run_pods(2)
     status = await canary.reconcile()
     assert condition(status, "Progressing")[0] == "False"
     assert condition(status, "CanarySucceeded")[0] == "True"
-    assert sorted(reason for reason, _ in await world.events() if "Canary" in reason) == [
+    assert sorted(reason for reason, _ in await namespace.events() if "Canary" in reason) == [
         "CanaryStarted", "CanarySucceeded",
     ]  # fmt: skip
-    (kept,) = await world.admin.items("ControllerRevision", world.namespace)
+    (kept,) = await namespace.admin.items("ControllerRevision", namespace.name)
     assert kept["data"]["spec"]["template"]["spec"]["containers"][0]["image"] == NEW
     assert kept["metadata"]["ownerReferences"][0]["kind"] == "LinkGateway"
 
@@ -175,9 +175,9 @@ async def test_canary_that_serves_as_well_replaces_all_pods_and_keeps_its_own(ca
     ids=lambda one: one if isinstance(one, str) else "",
 )
 async def test_canary_that_serves_worse_goes_and_is_not_tried_again(
-    canary: CanaryWorld, measurement: str, traffic: Traffic
+    canary: CanaryFleet, measurement: str, traffic: Traffic
 ) -> None:
-    world, name = canary.world, await canary.begin()
+    namespace, name = canary.namespace, await canary.begin()
     await canary.reconcile()
     canary.traffic[name] = traffic
     for old in canary.old:
@@ -190,32 +190,32 @@ async def test_canary_that_serves_worse_goes_and_is_not_tried_again(
     assert status["canary"]["state"] == "Failed"
     (found,) = [one for one in status["canary"]["measurements"] if one["name"] == measurement]
     assert found["count"] > found["limit"]
-    (event,) = [text for reason, text in await world.events() if reason == measurement]
+    (event,) = [text for reason, text in await namespace.events() if reason == measurement]
     assert event.startswith("CanarySucceeded: ")
     await canary.reconcile()
-    await world.until("the canary to go", lambda: canary.stays(canary.old))
+    await namespace.until("the canary to go", lambda: canary.stays(canary.old))
     status = await canary.reconcile(3)
     assert await canary.template() == OLD
     assert condition(status, "CanarySucceeded")[:2] == ("False", measurement)
     assert status["phase"] == "Ready"
-    assert (await world.deployment())["spec"].get("minReadySeconds", 0) == 0
+    assert (await namespace.deployment())["spec"].get("minReadySeconds", 0) == 0
     assert set(await canary.images()) == set(canary.old), "and is not tried again"
 
 
 async def test_the_pods_of_a_failed_canary_have_no_more_links_than_the_budget_moves_in_time(
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
 ) -> None:
     """A Deployment that returns to an earlier template terminates all pods of the later one at once, whatever holds it.
     So half of the pods would be a canary that the budget of 1,000 links cannot empty; it has one pod."""
     rollout = {"canary": {**CANARY, "percent": 50}}
     moves, replicas = {"maxPerSecond": 5}, {"min": 4, "max": 10}
-    fleet = await CanaryWorld(world).start(4, rollout=rollout, replicas=replicas, moves=moves)
+    fleet = await CanaryFleet(namespace).start(4, rollout=rollout, replicas=replicas, moves=moves)
     for pod in fleet.old:
-        await world.place(pod)
+        await namespace.place(pod)
         fleet.links[pod], fleet.traffic[pod] = 600, served(1000, 5000)
     await fleet.reconcile(2)
     bad = await fleet.begin()
-    await world.place(bad)
+    await namespace.place(bad)
     fleet.links = dict.fromkeys(fleet.old, 450) | {bad: 600}
     await fleet.reconcile(2)
     fleet.traffic[bad] = served(rejected=60)
@@ -227,11 +227,11 @@ async def test_the_pods_of_a_failed_canary_have_no_more_links_than_the_budget_mo
         if await fleet.stays(fleet.old):
             break
         await fleet.reconcile()
-    assert [pod["metadata"]["name"] for pod in await world.pods() if is_terminating(pod)] == [bad]
+    assert [pod["metadata"]["name"] for pod in await namespace.pods() if is_terminating(pod)] == [bad]
     assert await fleet.template() == OLD
 
 
-async def test_another_template_gets_a_canary_of_its_own_and_the_accepted_one_needs_none(canary: CanaryWorld) -> None:
+async def test_another_template_gets_a_canary_of_its_own_and_the_accepted_one_needs_none(canary: CanaryFleet) -> None:
     first = await canary.begin()
     await canary.reconcile(4)
     await canary.change(image=NEWER)
@@ -247,10 +247,10 @@ async def test_another_template_gets_a_canary_of_its_own_and_the_accepted_one_ne
     status = await canary.reconcile()
     assert status.get("canary") is None
     assert not any(one["type"] == "CanarySucceeded" for one in status["conditions"])
-    await canary.world.until("the canary to go", lambda: canary.stays(canary.old))
+    await canary.namespace.until("the canary to go", lambda: canary.stays(canary.old))
 
 
-async def test_canary_that_crashes_fails_with_its_last_words(canary: CanaryWorld) -> None:
+async def test_canary_that_crashes_fails_with_its_last_words(canary: CanaryFleet) -> None:
     await canary.change(image=NEW)
     await canary.reconcile()
     (name,) = await canary.pods_of(NEW, 1)
@@ -260,17 +260,17 @@ async def test_canary_that_crashes_fails_with_its_last_words(canary: CanaryWorld
         "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
     }  # fmt: skip
     body = {"status": {"phase": "Running", "containerStatuses": [container]}}
-    await canary.world.admin.patch("Pod", canary.world.namespace, name, body, "status")
+    await canary.namespace.admin.patch("Pod", canary.namespace.name, name, body, "status")
     status = await canary.reconcile()
     held, reason, message = condition(status, "CanarySucceeded")
     assert (held, reason) == ("False", "Crashing")
     text = "its container exited with code 2 and restarts: FAIRLEAD_CAPACITY: not a number; the pods keep"
     assert message.startswith(f"{name}: {text}")
     await canary.reconcile()
-    await canary.world.until("the canary to go", lambda: canary.stays(canary.old))
+    await canary.namespace.until("the canary to go", lambda: canary.stays(canary.old))
 
 
-async def test_canary_that_never_serves_fails(canary: CanaryWorld) -> None:
+async def test_canary_that_never_serves_fails(canary: CanaryFleet) -> None:
     await canary.change(image=NEW)
     await canary.reconcile()
     await canary.pods_of(NEW, 1)
@@ -282,10 +282,10 @@ async def test_canary_that_never_serves_fails(canary: CanaryWorld) -> None:
     assert message.startswith("0 of 1 pod serve, 600 s after")
 
 
-async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(canary: CanaryWorld) -> None:
-    world, name = canary.world, await canary.begin()
+async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(canary: CanaryFleet) -> None:
+    namespace, name = canary.namespace, await canary.begin()
     await canary.reconcile(4)
-    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    canary.reconciler = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
     status = await canary.reconcile(2)
     assert (status["canary"]["state"], status["canary"]["watchedSeconds"]) == ("Running", 10)
     assert set(await canary.images()) == {*canary.old, name}
@@ -293,27 +293,27 @@ async def test_new_leader_continues_a_canary_and_watches_it_for_its_whole_time(c
     assert condition(status, "CanarySucceeded")[:2] == ("Unknown", "Comparing"), "too little traffic to judge anything"
     status = await canary.reconcile(12)
     assert condition(status, "CanarySucceeded")[:2] == ("True", "TooLittleTraffic")
-    assert len([reason for reason, _ in await world.events() if reason == "CanaryStarted"]) == 1
+    assert len([reason for reason, _ in await namespace.events() if reason == "CanaryStarted"]) == 1
 
 
-async def test_the_first_pass_of_a_new_leader_keeps_the_pods_of_a_canary(world: OperatorNamespace) -> None:
-    canary = await CanaryWorld(world).start(
+async def test_the_first_pass_of_a_new_leader_keeps_the_pods_of_a_canary(namespace: OperatorNamespace) -> None:
+    canary = await CanaryFleet(namespace).start(
         4, rollout={"canary": {**CANARY, "percent": 50}}, replicas={"min": 4, "max": 8}, capacity=100
     )
     await canary.change(image=NEW)
     await canary.reconcile(2)
     await canary.pods_of(NEW, 2)
-    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    canary.reconciler = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
     await canary.reconcile()
-    assert (await world.deployment())["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 2
+    assert (await namespace.deployment())["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 2
 
 
-async def test_failed_canary_stays_failed_for_a_new_leader(canary: CanaryWorld) -> None:
-    world, name = canary.world, await canary.begin()
+async def test_failed_canary_stays_failed_for_a_new_leader(canary: CanaryFleet) -> None:
+    namespace, name = canary.namespace, await canary.begin()
     await canary.reconcile()
     canary.traffic[name] = served(accepted=40, lost=30)
     await canary.reconcile()
-    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    canary.reconciler = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
     status = await canary.reconcile()
     assert condition(status, "CanarySucceeded")[:2] == ("False", "LinksLost")
     assert await canary.template() == OLD
@@ -323,20 +323,22 @@ async def test_failed_canary_stays_failed_for_a_new_leader(canary: CanaryWorld) 
         await canary.reconcile()
         return await canary.stays(canary.old)
 
-    await world.until("the canary to go", gone)
+    await namespace.until("the canary to go", gone)
 
 
 async def test_accepted_template_that_the_policy_forbids_now_is_not_applied_again(
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
 ) -> None:
-    canary = await CanaryWorld(world).start(pod={"annotations": {"team.example/port": "9000"}})
+    canary = await CanaryFleet(namespace).start(pod={"annotations": {"team.example/port": "9000"}})
     await canary.change(pod={"annotations": None})
     name = await canary.begin()
     await canary.reconcile()
     canary.traffic[name] = served(accepted=40, lost=30)
     await canary.reconcile()
-    body = await world.admin.get("LinkGateway", world.namespace, "edge")
-    canary.reconciler = world.reconciler(body, policy=msgspec.structs.replace(ANYTHING, pod_annotations=("other/*",)))
+    body = await namespace.admin.get("LinkGateway", namespace.name, "edge")
+    canary.reconciler = namespace.reconciler(
+        body, policy=msgspec.structs.replace(ANYTHING, pod_annotations=("other/*",))
+    )
     status = await canary.reconcile(2)
     held, reason, message = condition(status, "Reconciled")
     assert (held, reason) == ("False", "PolicyViolation")
@@ -344,41 +346,41 @@ async def test_accepted_template_that_the_policy_forbids_now_is_not_applied_agai
     assert condition(status, "CanarySucceeded")[:2] == ("False", "LinksLost")
     assert await canary.template() == NEW
     assert set(await canary.images()) == {*canary.old, name}, "no pod goes for it"
-    canary.reconciler = world.reconciler(body)
+    canary.reconciler = namespace.reconciler(body)
     assert condition(await canary.reconcile(), "Reconciled")[0] == "True"
     assert await canary.template() == OLD
 
 
-async def test_record_of_a_template_that_somebody_else_has_written_is_not_applied(canary: CanaryWorld) -> None:
-    world, name = canary.world, await canary.begin()
+async def test_record_of_a_template_that_somebody_else_has_written_is_not_applied(canary: CanaryFleet) -> None:
+    namespace, name = canary.namespace, await canary.begin()
     await canary.reconcile()
     canary.traffic[name] = served(accepted=40, lost=30)
     await canary.reconcile()
-    (kept,) = await world.admin.items("ControllerRevision", world.namespace)
+    (kept,) = await namespace.admin.items("ControllerRevision", namespace.name)
     planted = msgspec.json.decode(msgspec.json.encode(kept))
     planted["data"]["spec"]["template"]["spec"]["hostNetwork"] = True
     planted["metadata"] = {
         key: value for key, value in kept["metadata"].items() if key in ("labels", "namespace", "ownerReferences")
     } | {"name": "planted"}
     kind = {"apiVersion": "apps/v1", "kind": "ControllerRevision"}
-    await world.admin.create({**kind, **planted, "revision": kept["revision"] + 1})
-    canary.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    await namespace.admin.create({**kind, **planted, "revision": kept["revision"] + 1})
+    canary.reconciler = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
     status = await canary.reconcile()
     assert condition(status, "Reconciled") == (
         "False",
         "PolicyViolation",
         "the accepted pod template is not applied again: the operator does not write spec.hostNetwork so",
     )
-    assert "hostNetwork" not in (await world.deployment())["spec"]["template"]["spec"]
+    assert "hostNetwork" not in (await namespace.deployment())["spec"]["template"]["spec"]
 
 
-async def test_canary_that_is_switched_off_accepts_its_template(canary: CanaryWorld) -> None:
+async def test_canary_that_is_switched_off_accepts_its_template(canary: CanaryFleet) -> None:
     await canary.begin()
     await canary.reconcile()
     await canary.change(rollout={"canary": None})
     status = await canary.reconcile()
     assert status.get("canary") is None
-    assert (await canary.world.deployment())["spec"].get("minReadySeconds", 0) == 0
+    assert (await canary.namespace.deployment())["spec"].get("minReadySeconds", 0) == 0
     assert await canary.template() == NEW
     await canary.change(rollout={"canary": CANARY})
     status = await canary.reconcile()
@@ -386,9 +388,9 @@ async def test_canary_that_is_switched_off_accepts_its_template(canary: CanaryWo
     assert await canary.template() == NEW
 
 
-async def test_links_are_moved_until_the_canary_has_its_share(canary: CanaryWorld) -> None:
-    world, name = canary.world, await canary.begin()
-    targets = RebalanceTargets(world.store)
+async def test_links_are_moved_until_the_canary_has_its_share(canary: CanaryFleet) -> None:
+    namespace, name = canary.namespace, await canary.begin()
+    targets = RebalanceTargets(namespace.store)
     canary.links |= {canary.old[0]: 600, canary.old[1]: 300, name: 0}
     await canary.reconcile()
     # A tenth of 900 agents may move for it, and every third of those lands on it.
@@ -400,13 +402,15 @@ async def test_links_are_moved_until_the_canary_has_its_share(canary: CanaryWorl
 
 
 @pytest.mark.parametrize("verb", ["list", "patch"])
-async def test_without_the_right_to_keep_templates_none_goes_out_untried(world: OperatorNamespace, verb: str) -> None:
-    await world.allow(*NAMESPACED, *LEASE, without=("controllerrevisions", verb))
-    reconciler = world.reconciler(await world.gateway(rollout={"canary": CANARY}))
-    status = await world.reconcile(reconciler)
+async def test_without_the_right_to_keep_templates_none_goes_out_untried(
+    namespace: OperatorNamespace, verb: str
+) -> None:
+    await namespace.allow(*NAMESPACED, *LEASE, without=("controllerrevisions", verb))
+    reconciler = namespace.reconciler(await namespace.gateway(rollout={"canary": CANARY}))
+    status = await namespace.reconcile(reconciler)
     held, reason, message = condition(status, "Reconciled")
     assert (held, reason) == ("False", "AccessDenied")
     assert "controllerrevisions" in message
-    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"rollout": {"canary": None}}})
-    status = await world.reconcile(reconciler)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", {"spec": {"rollout": {"canary": None}}})
+    status = await namespace.reconcile(reconciler)
     assert condition(status, "Reconciled")[0] == "True"

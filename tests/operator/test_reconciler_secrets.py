@@ -13,7 +13,7 @@ from fairlead_operator.inputs.secrets import token_faults
 from fairlead_operator.kube.errors import InvalidObject
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 GOOD = "a-token-that-is-long-enough"
 TOKENS = [
@@ -23,12 +23,12 @@ TOKENS = [
 ]  # fmt: skip
 
 
-async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: OperatorNamespace) -> None:
-    reconciler = world.reconciler(await world.gateway())
+async def test_invalid_token_is_named_by_its_key_and_not_quoted(namespace: OperatorNamespace) -> None:
+    reconciler = namespace.reconciler(await namespace.gateway())
 
     async def condition_for(**tokens: str) -> tuple[str, str, str]:
-        await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": tokens})
-        status = await world.reconcile(reconciler)
+        await namespace.admin.patch("Secret", namespace.name, "tokens", {"stringData": tokens})
+        status = await namespace.reconcile(reconciler)
         assert not [text for text in tokens.values() if text in str(status)]
         return condition(status, "SecretsFound")
 
@@ -47,24 +47,26 @@ async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: OperatorN
     _, reason, message = await condition_for(**{"agent-token": DEVELOPMENT_AGENT_TOKEN})
     assert (reason, "agent-token of the Secret tokens is the development token" in message) == ("Unusable", True)
     assert (await condition_for(**{"agent-token": "another-token-as-long-as-that\n"}))[:2] == ("True", "Found")
-    events = [message for reason, message in await world.events() if reason == "Unusable"]
+    events = [message for reason, message in await namespace.events() if reason == "Unusable"]
     assert f"SecretsFound: gateways cannot start: agent-token {rule}" in events
 
 
-async def test_random_bytes_are_neither_token_nor_url(world: OperatorNamespace) -> None:
+async def test_random_bytes_are_neither_token_nor_url(namespace: OperatorNamespace) -> None:
     """As `openssl rand 24` writes them without -hex."""
     binary = {"data": {"agent-token": "/////////////////////////////////w==", "url": "/////w=="}}
-    await world.admin.patch("Secret", world.namespace, "tokens", binary)
+    await namespace.admin.patch("Secret", namespace.name, "tokens", binary)
     where = {"secretRef": {"name": "tokens", "key": "url"}}
-    status = await world.reconcile(world.reconciler(await world.gateway(redis=where)))
+    status = await namespace.reconcile(namespace.reconciler(await namespace.gateway(redis=where)))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
     text = "the key url of the Secret tokens is not UTF-8 text"
     assert condition(status, "RedisReachable") == ("False", "Unusable", text)
 
 
-async def test_missing_redis_secret_does_not_hide_an_invalid_token(world: OperatorNamespace) -> None:
-    await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
-    status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
+async def test_missing_redis_secret_does_not_hide_an_invalid_token(namespace: OperatorNamespace) -> None:
+    await namespace.admin.patch("Secret", namespace.name, "tokens", {"stringData": {"agent-token": "short"}})
+    status = await namespace.reconcile(
+        namespace.reconciler(await namespace.gateway(redis={"secretRef": {"name": "nowhere"}}))
+    )
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
     assert condition(status, "RedisReachable")[:2] == ("False", "SecretNotFound")
 
@@ -85,48 +87,52 @@ def test_tokens_are_refused_exactly_if_gateways_refuse_them(agent: str, tmp_path
         assert len(token_faults(TokenSecret(name="tokens"), agent.encode(), platform.encode())) == refused
 
 
-async def test_without_the_right_to_read_ingress_classes_there_is_no_condition_of_it(world: OperatorNamespace) -> None:
-    reconciler = world.reconciler(await world.gateway(ingress={"className": "nothing"}))
-    assert condition(await world.reconcile(reconciler), "IngressClassFound")[:2] == ("False", "NotFound")
+async def test_without_the_right_to_read_ingress_classes_there_is_no_condition_of_it(
+    namespace: OperatorNamespace,
+) -> None:
+    reconciler = namespace.reconciler(await namespace.gateway(ingress={"className": "nothing"}))
+    assert condition(await namespace.reconcile(reconciler), "IngressClassFound")[:2] == ("False", "NotFound")
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "operator"}}
-    await world.admin.apply({**role, "rules": []}, "test")
+    await namespace.admin.apply({**role, "rules": []}, "test")
 
     async def absent() -> bool:
-        status = await world.reconcile(reconciler)
+        status = await namespace.reconcile(reconciler)
         return all(one["type"] != "IngressClassFound" for one in status["conditions"])
 
-    await world.until("the right to be gone", absent)
+    await namespace.until("the right to be gone", absent)
 
 
-async def test_reserved_env_is_refused_by_the_api_server(world: OperatorNamespace) -> None:
+async def test_reserved_env_is_refused_by_the_api_server(namespace: OperatorNamespace) -> None:
     env = [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "FAIRLEAD_CAPACITY", "value": "99"}]
     with pytest.raises(InvalidObject, match=r"pod\.env must not set what the operator sets itself"):
-        await world.gateway(pod={"env": env})
-    await world.gateway(pod={"env": env[:1]})
+        await namespace.gateway(pod={"env": env})
+    await namespace.gateway(pod={"env": env[:1]})
 
 
-async def test_changed_secret_replaces_the_pods(world: OperatorNamespace) -> None:
-    reconciler = world.reconciler(await world.gateway())
-    await world.reconcile(reconciler)
+async def test_changed_secret_replaces_the_pods(namespace: OperatorNamespace) -> None:
+    reconciler = namespace.reconciler(await namespace.gateway())
+    await namespace.reconcile(reconciler)
 
     async def checksum() -> str:
-        template = (await world.deployment())["spec"]["template"]["metadata"]
+        template = (await namespace.deployment())["spec"]["template"]["metadata"]
         return str(template["annotations"]["fairlead.dev/secrets"])
 
     first = await checksum()
-    await world.admin.patch("Secret", world.namespace, "tokens", {"metadata": {"labels": {"team": "a"}}})
-    await world.reconcile(reconciler)
+    await namespace.admin.patch("Secret", namespace.name, "tokens", {"metadata": {"labels": {"team": "a"}}})
+    await namespace.reconcile(reconciler)
     assert await checksum() == first, "what pods read has not changed"
-    await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "another-agent-token"}})
-    await world.reconcile(reconciler)
+    await namespace.admin.patch(
+        "Secret", namespace.name, "tokens", {"stringData": {"agent-token": "another-agent-token"}}
+    )
+    await namespace.reconcile(reconciler)
     second = await checksum()
     assert second != first
     # Neither another leader, nor one that cannot read the Secret, is a reason to replace pods.
-    other = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
-    await world.reconcile(other)
+    other = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
+    await namespace.reconcile(other)
     assert await checksum() == second
-    await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
-    for one in (other, world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))):
-        status = await world.reconcile(one, seconds=60)
+    await namespace.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
+    for one in (other, namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))):
+        status = await namespace.reconcile(one, seconds=60)
         assert condition(status, "SecretsFound")[:2] == ("Unknown", "Unreadable")
         assert await checksum() == second

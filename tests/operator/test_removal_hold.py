@@ -22,7 +22,7 @@ from fairlead_operator.autoscaler.rules.zone_tolerance import ZoneToleranceRule,
 from fairlead_operator.autoscaler.snapshot import take_snapshot
 from fairlead_operator.kube.machine import Machine
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = LinkGatewaySpec(
@@ -258,32 +258,32 @@ def test_while_a_zone_is_down_the_fleet_needs_no_room_for_another_one() -> None:
 # -- against a real API server -------------------------------------------------------------------------
 
 
-async def test_condition_status_and_event_say_what_holds_a_removal(world: OperatorNamespace) -> None:
-    body = await world.gateway(
+async def test_condition_status_and_event_say_what_holds_a_removal(namespace: OperatorNamespace) -> None:
+    body = await namespace.gateway(
         replicas={"min": 1, "max": 9}, scaling={"failureTolerance": 0, "windowSeconds": 60, "stepDownSeconds": 300}
     )
-    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 3}}})
-    reconciler = world.reconciler(body)
-    await world.reconcile(reconciler)
-    names = await world.run_pods(3)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", {"spec": {"replicas": {"min": 3}}})
+    reconciler = namespace.reconciler(body)
+    await namespace.reconcile(reconciler)
+    names = await namespace.run_pods(3)
     for name in names:
-        await world.beat(name, 10)
-    status = await world.reconcile(reconciler)
+        await namespace.beat(name, 10)
+    status = await namespace.reconcile(reconciler)
     assert status["decision"]["removal"] == {"heldBy": "min", "reason": "replicas.min asks for 3 pods"}
     assert condition(status, "RemovalHeld")[:2] == ("True", "Min")
-    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 1}}})
-    status = await world.reconcile(reconciler)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", {"spec": {"replicas": {"min": 1}}})
+    status = await namespace.reconcile(reconciler)
     removal = status["decision"]["removal"]
     assert removal["heldBy"] == "StabilizationWindow"
     message = f"1 pod would suffice, but 3 were wanted within the last 60 s; until {removal['until']}"
     assert condition(status, "RemovalHeld") == ("True", "StabilizationWindow", message)
     for _ in range(6):
         for name in names:
-            await world.beat(name, 10)
-        status = await world.reconcile(reconciler)
+            await namespace.beat(name, 10)
+        status = await namespace.reconcile(reconciler)
         if status["decision"]["action"] == "Down":
             break
     assert condition(status, "RemovalHeld")[:2] == ("False", "Removing")
-    messages = [message for reason, message in await world.events() if reason == "RemovalHeld"]
+    messages = [message for reason, message in await namespace.events() if reason == "RemovalHeld"]
     assert len(messages) == 1
     assert messages[0].startswith("1 pod would suffice, but 3 were wanted")

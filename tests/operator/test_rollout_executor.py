@@ -18,7 +18,7 @@ from fairlead_operator.kube.workload_status import is_terminating, revision_of
 from fairlead_operator.resources.deployment import HELD_SECONDS
 from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.operator_world import OperatorNamespace, condition
+from support.operator_namespace import OperatorNamespace, condition
 
 LINKS = 600
 SPEC: Object = {
@@ -31,21 +31,21 @@ SPEC: Object = {
 class SteppedRollout:
     """A fleet of four pods, and the kubelets and nodes of all pods that there are."""
 
-    def __init__(self, world: OperatorNamespace) -> None:
-        self.world = world
+    def __init__(self, namespace: OperatorNamespace) -> None:
+        self.namespace = namespace
         self.links: dict[str, int] = {}
         """Of each pod whose node reports."""
         self.old: list[str] = []
         self.reconciler: Reconciler
 
     async def start(self, **spec: object) -> SteppedRollout:
-        world = self.world
-        self.reconciler = world.reconciler(await world.gateway(**{**SPEC, **spec}))
-        await world.reconcile(self.reconciler)
+        namespace = self.namespace
+        self.reconciler = namespace.reconciler(await namespace.gateway(**{**SPEC, **spec}))
+        await namespace.reconcile(self.reconciler)
         await self.reconcile()  # a new fleet begins with one pod
-        self.old = await world.run_pods(4)
+        self.old = await namespace.run_pods(4)
         for name in self.old:
-            await world.place(name)
+            await namespace.place(name)
         self.links = dict.fromkeys(self.old, LINKS)
         await self.reconcile(2)
         return self
@@ -54,19 +54,19 @@ class SteppedRollout:
         status: Object = {}
         for _ in range(passes):
             for name, links in self.links.items():
-                await self.world.beat(name, links)
-            status = await self.world.reconcile(self.reconciler)
+                await self.namespace.beat(name, links)
+            status = await self.namespace.reconcile(self.reconciler)
         return status
 
     async def change(self) -> None:
         patch = {"spec": {"image": "fairlead/gateway:next"}}
-        await self.world.admin.patch("LinkGateway", self.world.namespace, "edge", patch)
+        await self.namespace.admin.patch("LinkGateway", self.namespace.name, "edge", patch)
 
     async def staying(self) -> list[str]:
-        return [pod["metadata"]["name"] for pod in await self.world.pods() if not is_terminating(pod)]
+        return [pod["metadata"]["name"] for pod in await self.namespace.pods() if not is_terminating(pod)]
 
     async def terminating(self) -> list[str]:
-        return [pod["metadata"]["name"] for pod in await self.world.pods() if is_terminating(pod)]
+        return [pod["metadata"]["name"] for pod in await self.namespace.pods() if is_terminating(pod)]
 
     async def new(self, count: int) -> list[str]:
         """The new pods, once there are so many; they become ready and report."""
@@ -75,17 +75,17 @@ class SteppedRollout:
             found = [name for name in await self.staying() if name not in self.old]
             return found if len(found) == count else None
 
-        names: list[str] = await self.world.until(f"{count} new pods", made)
+        names: list[str] = await self.namespace.until(f"{count} new pods", made)
         now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         for name in names:
             if name not in self.links:
-                await self.world.run(name, since=now)
-                await self.world.place(name)
+                await self.namespace.run(name, since=now)
+                await self.namespace.place(name)
                 self.links[name] = 0
         return names
 
     async def limits(self) -> tuple[object, object, int]:
-        spec = (await self.world.deployment())["spec"]
+        spec = (await self.namespace.deployment())["spec"]
         update = spec["strategy"]["rollingUpdate"]
         return update["maxSurge"], update["maxUnavailable"], spec.get("minReadySeconds", 0)
 
@@ -103,12 +103,12 @@ class SteppedRollout:
         moved = self.links.pop(name)
         for i, other in enumerate(to):
             self.links[other] += moved // len(to) + (i < moved % len(to))
-        await self.world.beat(name, 0)
-        await self.world.end(name)
+        await self.namespace.beat(name, 0)
+        await self.namespace.end(name)
 
 
-async def test_old_pods_terminate_as_fast_as_the_budget_moves_their_links(world: OperatorNamespace) -> None:
-    rollout = await SteppedRollout(world).start()
+async def test_old_pods_terminate_as_fast_as_the_budget_moves_their_links(namespace: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(namespace).start()
     assert await rollout.limits() == ("100%", 0, 0)
     await rollout.change()
     await rollout.reconcile()
@@ -116,7 +116,7 @@ async def test_old_pods_terminate_as_fast_as_the_budget_moves_their_links(world:
     new = await rollout.new(3)
     status = await rollout.reconcile()
     assert await rollout.terminating() == [], "load balancers have not noticed yet where new links go"
-    assert (await PreferredRevisions(world.store).read()).name
+    assert (await PreferredRevisions(namespace.store).read()).name
     assert status["phase"] == "RollingOut"
 
     status = await rollout.reconcile()
@@ -150,26 +150,26 @@ async def test_old_pods_terminate_as_fast_as_the_budget_moves_their_links(world:
     assert [one["type"] for one in status["conditions"] if one["type"] == "RolloutWithinBudget"] == []
 
 
-async def test_new_pods_with_their_share_leave_new_links_to_the_others(world: OperatorNamespace) -> None:
-    rollout = await SteppedRollout(world).start()
+async def test_new_pods_with_their_share_leave_new_links_to_the_others(namespace: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(namespace).start()
     await rollout.change()
     await rollout.reconcile()
     first, full, other = await rollout.new(3)
     rollout.links |= dict.fromkeys(rollout.old, 450) | {full: LINKS}
     await rollout.reconcile()
-    targets = {name: await RebalanceTargets(world.store).read(name) for name in (first, full, other, *rollout.old)}
+    targets = {name: await RebalanceTargets(namespace.store).read(name) for name in (first, full, other, *rollout.old)}
     limit = RebalanceTarget(1000, LINKS)
     assert targets == dict.fromkeys(targets) | {full: limit, other: limit}, "one takes new links whatever happens"
 
 
 async def test_a_rollout_stands_still_without_an_operator_and_the_next_leader_goes_on(
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
 ) -> None:
-    rollout = await SteppedRollout(world).start()
+    rollout = await SteppedRollout(namespace).start()
     first = await rollout.replace_first()
     await rollout.drained(first, await rollout.new(4))
     assert len(await rollout.staying()) == 7, "three old pods and four new ones serve, and none of them may terminate"
-    rollout.reconciler = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    rollout.reconciler = namespace.reconciler(await namespace.admin.get("LinkGateway", namespace.name, "edge"))
     await rollout.reconcile()
     assert await rollout.limits() == (3, 0, HELD_SECONDS)
     assert await rollout.terminating() == []
@@ -177,41 +177,41 @@ async def test_a_rollout_stands_still_without_an_operator_and_the_next_leader_go
     assert len(await rollout.terminating()) == 1
 
 
-async def test_another_change_of_the_template_terminates_no_more_than_the_surge(world: OperatorNamespace) -> None:
+async def test_another_change_of_the_template_terminates_no_more_than_the_surge(namespace: OperatorNamespace) -> None:
     """By hand and in the middle of a rollout, so that the operator sees it only in its next pass."""
-    rollout = await SteppedRollout(world).start()
+    rollout = await SteppedRollout(namespace).start()
     first = await rollout.replace_first()
     before = await rollout.new(4)
     await rollout.drained(first, before)
     annotations = {"kubectl.kubernetes.io/restartedAt": "now"}
     template: Object = {"spec": {"template": {"metadata": {"annotations": annotations}}}}
-    await world.admin.patch("Deployment", world.namespace, "edge", template)
+    await namespace.admin.patch("Deployment", namespace.name, "edge", template)
 
     async def made() -> bool:
-        pods = [pod for pod in await world.pods() if not is_terminating(pod)]
+        pods = [pod for pod in await namespace.pods() if not is_terminating(pod)]
         return len({revision_of(pod) for pod in pods}) == 3 or len(pods) == 4
 
-    await world.until("pods of the third template", made)
+    await namespace.until("pods of the third template", made)
     assert len(set(await rollout.staying()) & {*rollout.old, *before}) >= 4
 
 
 @pytest.mark.parametrize("mode", ["DryRun", "External"])
-async def test_every_mode_keeps_to_the_budget(world: OperatorNamespace, mode: str) -> None:
-    rollout = await SteppedRollout(world).start()
+async def test_every_mode_keeps_to_the_budget(namespace: OperatorNamespace, mode: str) -> None:
+    rollout = await SteppedRollout(namespace).start()
     patch = {"spec": {"scaling": {"mode": mode}}}
-    await world.admin.patch("LinkGateway", world.namespace, "edge", patch)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", patch)
     await rollout.replace_first()
     if mode == "External":  # somebody scales in the middle of it
-        await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
-        await world.until("a pod more", lambda: _count(rollout, 8))
+        await namespace.admin.patch("Deployment", namespace.name, "edge", {"spec": {"replicas": 5}}, "scale")
+        await namespace.until("a pod more", lambda: _count(rollout, 8))
         await rollout.reconcile()
         assert len(await rollout.terminating()) == 1
 
 
-async def test_no_pod_is_removed_for_fewer_links_before_all_are_replaced(world: OperatorNamespace) -> None:
-    rollout = await SteppedRollout(world).start()
+async def test_no_pod_is_removed_for_fewer_links_before_all_are_replaced(namespace: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(namespace).start()
     patch = {"spec": {"replicas": {"min": 2}, "scaling": {"windowSeconds": 30, "stepDownSeconds": 10}}}
-    await world.admin.patch("LinkGateway", world.namespace, "edge", patch)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", patch)
     await rollout.reconcile(4)
     first = await rollout.replace_first()
     new = await rollout.new(4)
@@ -219,25 +219,25 @@ async def test_no_pod_is_removed_for_fewer_links_before_all_are_replaced(world: 
     rollout.links = {name: min(links, 260) for name, links in rollout.links.items()}  # the others have left
     for _ in range(8):
         status = await rollout.reconcile()
-        assert (status["decision"]["action"], (await world.deployment())["spec"]["replicas"]) == ("Stay", 4)
+        assert (status["decision"]["action"], (await namespace.deployment())["spec"]["replicas"]) == ("Stay", 4)
         for name in [name for name in await rollout.terminating() if name in rollout.links]:
             await rollout.drained(name, new)
     assert set(new) <= set(await rollout.staying())
 
 
 async def test_a_smaller_scale_in_the_middle_of_it_removes_no_more_pods_than_it_asks_for(
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
 ) -> None:
     """Set by somebody else, so Kubernetes removes the pod at once; the steps go on with the smaller fleet."""
-    rollout = await SteppedRollout(world).start()
+    rollout = await SteppedRollout(namespace).start()
     external = {"spec": {"scaling": {"mode": "External"}}}
-    await world.admin.patch("LinkGateway", world.namespace, "edge", external)
+    await namespace.admin.patch("LinkGateway", namespace.name, "edge", external)
     first = await rollout.replace_first()
     new = await rollout.new(4)
     await rollout.drained(first, new)
     assert len(await rollout.staying()) == 7
-    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
-    await world.until("a pod less", lambda: _count(rollout, 6))
+    await namespace.admin.patch("Deployment", namespace.name, "edge", {"spec": {"replicas": 3}}, "scale")
+    await namespace.until("a pod less", lambda: _count(rollout, 6))
     for _ in range(12):
         staying, going = await rollout.staying(), [one for one in await rollout.terminating() if one in rollout.links]
         assert len(staying) >= 3
@@ -254,8 +254,8 @@ async def _count(rollout: SteppedRollout, pods: int) -> bool:
     return len(await rollout.staying()) == pods
 
 
-async def test_a_pod_that_the_budget_cannot_empty_is_reported(world: OperatorNamespace) -> None:
-    rollout = await SteppedRollout(world).start()
+async def test_a_pod_that_the_budget_cannot_empty_is_reported(namespace: OperatorNamespace) -> None:
+    rollout = await SteppedRollout(namespace).start()
     await rollout.change()
     await rollout.reconcile()
     new = await rollout.new(3)
@@ -263,10 +263,10 @@ async def test_a_pod_that_the_budget_cannot_empty_is_reported(world: OperatorNam
 
     async def slow() -> Object:
         for name in new:
-            await world.beat(name, 0, spare_accept_rate=1.0)
+            await namespace.beat(name, 0, spare_accept_rate=1.0)
         for name in rollout.old:
-            await world.beat(name, LINKS, excluded_by="rollout")
-        return await world.reconcile(rollout.reconciler)
+            await namespace.beat(name, LINKS, excluded_by="rollout")
+        return await namespace.reconcile(rollout.reconciler)
 
     await slow()
     status = await slow()
@@ -279,10 +279,10 @@ async def test_a_pod_that_the_budget_cannot_empty_is_reported(world: OperatorNam
 
 
 async def test_without_the_right_to_list_replica_sets_the_deployment_replaces_the_pods(
-    world: OperatorNamespace,
+    namespace: OperatorNamespace,
 ) -> None:
-    rollout = await SteppedRollout(world).start()
-    await world.allow(*NAMESPACED, *LEASE, without=("replicasets", "list"))
+    rollout = await SteppedRollout(namespace).start()
+    await namespace.allow(*NAMESPACED, *LEASE, without=("replicasets", "list"))
     await rollout.change()
     await rollout.reconcile(2)
     assert await rollout.limits() == ("100%", 0, 0)

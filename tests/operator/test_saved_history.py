@@ -24,7 +24,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation, PodObserv
 from fairlead_operator.autoscaler.rebalance import plan_rebalance
 from fairlead_operator.kube.objects import Object
 
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 SPEC = LinkGatewaySpec(
     image="gateway",
@@ -170,49 +170,49 @@ def test_history_of_a_great_fleet_fits_into_its_document() -> None:
 # -- against a real API server and Redis ----------------------------------------------------------------
 
 
-async def kept(world: OperatorNamespace, gateway: Object) -> HistoryDocument:
-    found = octets(await world.store.submit("GET", schema.SCALING_HISTORY))
+async def kept(namespace: OperatorNamespace, gateway: Object) -> HistoryDocument:
+    found = octets(await namespace.store.submit("GET", schema.SCALING_HISTORY))
     return decode_history(found, gateway["metadata"]["uid"], time.time_ns() // 1_000_000)
 
 
-async def test_second_leader_continues_growth_starts_and_pause(world: OperatorNamespace) -> None:
-    body = await world.gateway(scaling={"windowSeconds": 60, "stepDownSeconds": 300, "failureTolerance": 0})
-    first = world.reconciler(body)
-    await world.reconcile(first)
-    names = await world.run_pods(2)
+async def test_second_leader_continues_growth_starts_and_pause(namespace: OperatorNamespace) -> None:
+    body = await namespace.gateway(scaling={"windowSeconds": 60, "stepDownSeconds": 300, "failureTolerance": 0})
+    first = namespace.reconciler(body)
+    await namespace.reconcile(first)
+    names = await namespace.run_pods(2)
     for links in (100, 200, 300):
         for name in names:
-            await world.beat(name, links)
-        before = await world.reconcile(first)
+            await namespace.beat(name, links)
+        before = await namespace.reconcile(first)
     growth = before["decision"]["inputs"]["growth"]
     assert growth > 5
     await first.aclose()
 
-    world.now = 5_000_000.0  # the clock of another machine
-    second = world.reconciler(body)
+    namespace.now = 5_000_000.0  # the clock of another machine
+    second = namespace.reconciler(body)
     for name in names:
-        await world.beat(name, 300)
-    status = await world.reconcile(second)
+        await namespace.beat(name, 300)
+    status = await namespace.reconcile(second)
     inputs = status["decision"]["inputs"]
     assert 0 < inputs["growth"] <= growth, "it falls with the time between both passes, which may be short"
     assert inputs["leadSeconds"] == before["decision"]["inputs"]["leadSeconds"]
-    document = await kept(world, body)
+    document = await kept(namespace, body)
     assert len(document.history.sizes) > 1, "the sizes that the first leader saw are still there"
-    assert 0 < int(await world.store.submit("PTTL", schema.SCALING_HISTORY)) <= schema.SCALING_HISTORY_MS  # type: ignore[arg-type]
+    assert 0 < int(await namespace.store.submit("PTTL", schema.SCALING_HISTORY)) <= schema.SCALING_HISTORY_MS  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("left", [b"nonsense", b'{"version": 9}', None], ids=["nonsense", "version", "another type"])
 async def test_history_that_cannot_be_read_is_ignored_with_a_sentence(
-    world: OperatorNamespace, caplog: pytest.LogCaptureFixture, left: bytes | None
+    namespace: OperatorNamespace, caplog: pytest.LogCaptureFixture, left: bytes | None
 ) -> None:
-    body = await world.gateway()
+    body = await namespace.gateway()
     if left is None:
-        await world.store.submit("HSET", schema.SCALING_HISTORY, "a", "b")
+        await namespace.store.submit("HSET", schema.SCALING_HISTORY, "a", "b")
     else:
-        await world.store.submit("SET", schema.SCALING_HISTORY, left)
+        await namespace.store.submit("SET", schema.SCALING_HISTORY, left)
     with caplog.at_level(logging.WARNING):
-        status = await world.reconcile(world.reconciler(body))
+        status = await namespace.reconcile(namespace.reconciler(body))
     assert status["decision"]["action"] == "Up"
     assert "the last leader's history is ignored" in caplog.text
     assert left is not None or schema.SCALING_HISTORY in caplog.text
-    assert await kept(world, body)
+    assert await kept(namespace, body)

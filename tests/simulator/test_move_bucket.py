@@ -14,7 +14,7 @@ from fairlead.store.reply import items, text
 from fairlead_operator.simulator.fleet import move_bucket
 from fairlead_operator.simulator.fleet.move_bucket import ModelMoveBucket
 
-from support.fleet.redis_world import ScriptServer
+from support.fleet.script_server import ScriptServer
 
 RATES = st.sampled_from((0.0, 0.3, 1.0, 7.5, 200.0, 70_000.0))
 CALLS = st.lists(
@@ -24,7 +24,7 @@ CALLS = st.lists(
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=False)
     yield made
     made.close()
@@ -32,19 +32,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
 
 @settings(max_examples=30, deadline=None)
 @given(CALLS)
-def test_it_grants_what_the_script_grants(world: ScriptServer, calls: list[tuple[int, float, int, bool]]) -> None:
+def test_it_grants_what_the_script_grants(server: ScriptServer, calls: list[tuple[int, float, int, bool]]) -> None:
     """Seconds pass by moving the bucket's own time stamp back; the model is told when the server's clock was read."""
-    world.submit("DEL", schema.MOVES)
-    real, model = MoveBucket(world.store), ModelMoveBucket()
-    began = world.run(world.time())
+    server.submit("DEL", schema.MOVES)
+    real, model = MoveBucket(server.store), ModelMoveBucket()
+    began = server.run(server.time())
     passed = 0
     for seconds, rate, moves, overdraw in calls:
         passed += seconds
-        if world.submit("HEXISTS", schema.MOVES, "at"):
-            world.submit("HINCRBY", schema.MOVES, "at", -1000 * seconds)
-        world.run(real.set_rate(rate, rate, world.run(world.time())))
-        grant = world.run(real.take(moves, 0.0, overdraw=overdraw))
-        tokens, at = items(world.submit("HMGET", schema.MOVES, "tokens", "at"))
+        if server.submit("HEXISTS", schema.MOVES, "at"):
+            server.submit("HINCRBY", schema.MOVES, "at", -1000 * seconds)
+        server.run(real.set_rate(rate, rate, server.run(server.time())))
+        grant = server.run(real.take(moves, 0.0, overdraw=overdraw))
+        tokens, at = items(server.submit("HMGET", schema.MOVES, "tokens", "at"))
         now = passed + (int(text(at)) - began) / 1000
         if overdraw:
             model.overdraw(moves, rate, now)

@@ -34,7 +34,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import CLUSTER, LEASE, NAMESPACED
 
 from support.free_ports import free_port
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".cache" / "cluster" / "bin"
@@ -188,10 +188,10 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 
 
 @pytest.fixture
-async def world(
+async def namespace(
     control_plane: ControlPlane, valkey_server: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[OperatorNamespace]:
-    namespace = f"t-{os.urandom(4).hex()}"
+    namespace_name = f"t-{os.urandom(4).hex()}"
     for kind, resource in (("Role", "roles"), ("RoleBinding", "rolebindings"), ("ClusterRole", "clusterroles"),
                            ("ClusterRoleBinding", "clusterrolebindings")):  # fmt: skip
         monkeypatch.setitem(objects.KINDS, kind, ("rbac.authorization.k8s.io/v1", resource))
@@ -205,14 +205,16 @@ async def world(
     store.start()
     assert await store.wait_available(10)
     await store.submit("FLUSHALL")
-    made = OperatorNamespace(admin, operator, namespace, store, valkey_server.url)
+    made = OperatorNamespace(admin, operator, namespace_name, store, valkey_server.url)
     # Whatever pods are made in it must fit: the admission of the API server says so.
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-    await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": restricted}})
+    await admin.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace_name, "labels": restricted}}
+    )
     lent = {"redis": {"url": valkey_server.url}}
     lent["tokens"] = {"agent-token": AGENT_TOKEN, "platform-token": PLATFORM_TOKEN}
     for name, data in lent.items():
-        meta = {"name": name, "namespace": namespace, "labels": {SECRET_LABEL: "true"}}
+        meta = {"name": name, "namespace": namespace_name, "labels": {SECRET_LABEL: "true"}}
         await admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
     await made.allow(*NAMESPACED, *LEASE)
     who = {"kind": "User", "name": "operator", "apiGroup": "rbac.authorization.k8s.io"}
@@ -220,7 +222,7 @@ async def world(
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "RoleBinding",
-            "metadata": {"name": "operator", "namespace": namespace},
+            "metadata": {"name": "operator", "namespace": namespace_name},
             "subjects": [who],
             "roleRef": {"kind": "Role", "name": "operator", "apiGroup": "rbac.authorization.k8s.io"},
         }

@@ -5,24 +5,24 @@ from __future__ import annotations
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 
-async def settled_fleet(world: OperatorNamespace, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
+async def settled_fleet(namespace: OperatorNamespace, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
     """A settled fleet whose pods are scheduled and have some links."""
-    reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
-    await world.reconcile(reconciler)
-    names = await world.run_pods(count)
+    reconciler = namespace.reconciler(await namespace.gateway("edge", replicas={"min": count, "max": 9}, **more))
+    await namespace.reconcile(reconciler)
+    names = await namespace.run_pods(count)
     for i, name in enumerate(names):
-        await world.place(name)
-        await world.beat(name, 100 + i)
-    await world.reconcile(reconciler)
+        await namespace.place(name)
+        await namespace.beat(name, 100 + i)
+    await namespace.reconcile(reconciler)
 
     async def allowed() -> bool:
-        budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
+        budget = await namespace.admin.get("PodDisruptionBudget", namespace.name, "edge")
         return bool(budget.get("status", {}).get("disruptionsAllowed") == 1)
 
-    await world.until("the budget to allow an eviction", allowed)
+    await namespace.until("the budget to allow an eviction", allowed)
     return reconciler, names
 
 
@@ -31,5 +31,5 @@ def condition(status: Object, kind: str) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-async def leaving_pods(world: OperatorNamespace) -> set[str]:
-    return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
+async def leaving_pods(namespace: OperatorNamespace) -> set[str]:
+    return {pod["metadata"]["name"] for pod in await namespace.pods() if "deletionTimestamp" in pod["metadata"]}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.control_plane import ControlPlane
-from support.operator_world import OperatorNamespace
+from support.operator_namespace import OperatorNamespace
 
 
 class Replica:
@@ -62,15 +62,15 @@ def ask(url: str) -> tuple[int, str]:
 
 @pytest.fixture
 async def start(
-    world: OperatorNamespace, control_plane: ControlPlane, tmp_path: Path
+    namespace: OperatorNamespace, control_plane: ControlPlane, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Replica]]:
     """Starts an operator for the namespace of the test: its name, and settings besides the usual ones."""
     environment = {
         "PATH": os.environ["PATH"],
         "USER": "test",
         "KUBECONFIG": str(control_plane.operator),
-        "POD_NAMESPACE": world.namespace,
-        "FAIRLEAD_OPERATOR_NAMESPACES": world.namespace,
+        "POD_NAMESPACE": namespace.name,
+        "FAIRLEAD_OPERATOR_NAMESPACES": namespace.name,
         "FAIRLEAD_OPERATOR_HTTP": "127.0.0.1:0",
     }
     running: list[Replica] = []

@@ -58,7 +58,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     return Figures(len(took), not_ok, p50, p99, took[-1], gap * 1000)
 
 
-class World:
+class MoveScene:
     """Two nodes, the load balancer in front of them, and the agent."""
 
     def __init__(self, folder: Path, redis: str) -> None:
@@ -106,17 +106,17 @@ class World:
         return next(node for node in self.nodes if node.name == row["node"])
 
 
-async def move(world: World, rate: float) -> list[Outcome]:
+async def move(scene: MoveScene, rate: float) -> list[Outcome]:
     """The outcomes of the commands around one move."""
-    leaving = await world.holder()
+    leaving = await scene.holder()
     if leaving is None:
         raise SystemExit("the agent has no link between two moves")
-    staying = next(node for node in world.nodes if node is not leaving)
+    staying = next(node for node in scene.nodes if node is not leaving)
     async with SteadyCommands(staying.api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate) as commands:
         await asyncio.sleep(2 * AROUND)
         began = time.monotonic()
         leaving.signal(signal.SIGTERM)
-        while await world.holder(staying) is not staying:
+        while await scene.holder(staying) is not staying:
             await asyncio.sleep(0.1)
         moved = time.monotonic()
         await asyncio.sleep(AROUND)
@@ -131,21 +131,21 @@ async def move(world: World, rate: float) -> list[Outcome]:
 async def run(moves: int, rate: float, quiet: float, out: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         async with EmbeddedValkey(Path(name) / "valkey") as valkey, asyncio.timeout(LIMIT):
-            world = World(Path(name), valkey.url)
+            scene = MoveScene(Path(name), valkey.url)
             try:
-                await world.start()
+                await scene.start()
                 print_progress(f"{quiet:g} s without a move, {rate:g} commands a second")
                 async with SteadyCommands(
-                    world.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate
+                    scene.nodes[0].api, DEVELOPMENT_PLATFORM_TOKEN, ["mover"], "echo", rate
                 ) as still:
                     await asyncio.sleep(quiet)
                 phases = {"no move": figures(still.outcomes)}
                 for number in range(1, moves + 1):
                     print_progress(f"move {number} of {moves}")
-                    phases[f"move {number}"] = figures(await move(world, rate))
-                twice = sum(count > 1 for count in world.ran.values())
+                    phases[f"move {number}"] = figures(await move(scene, rate))
+                twice = sum(count > 1 for count in scene.ran.values())
             finally:
-                await world.stop()
+                await scene.stop()
     table(
         ["phase", "commands", "not ok", "p50 ms", "p99 ms", "max ms", "longest gap ms"],
         [

@@ -15,7 +15,7 @@ from fairlead.store.reply import Reply, integer, items, octets, table, text
 from support.fleet.history_links import Links
 from support.fleet.history_posting import assert_row
 from support.fleet.history_streams import Streams
-from support.fleet.redis_world import FAR_MS, RETENTION_MS, ScriptServer
+from support.fleet.script_server import FAR_MS, RETENTION_MS, ScriptServer
 
 NO_KEY = -2
 """What PTTL says of one that is not there."""
@@ -24,17 +24,17 @@ NO_KEY = -2
 class FleetHistory(Links, Streams):
     """The actions of nodes, in any order, on time or late."""
 
-    def __init__(self, world: ScriptServer) -> None:
-        super().__init__(world)
+    def __init__(self, server: ScriptServer) -> None:
+        super().__init__(server)
         for agent in "ba":
             self._connect(agent, "x", "n1#a", False)
 
     @invariant()
     def everything_agrees(self) -> None:
-        self.world.run(self._compare())
+        self.server.run(self._compare())
 
     async def _compare(self) -> None:
-        store, names, ids = self.world.store, [self.agent(short) for short in "ab"], list(self.model.commands)
+        store, names, ids = self.server.store, [self.agent(short) for short in "ab"], list(self.model.commands)
         rows = [self.directory.look_up(name) for name in names]
         opened = [store.submit("HKEYS", schema.open_key(name)) for name in names]
         exist = [store.submit("EXISTS", schema.agent_key(name)) for name in names]

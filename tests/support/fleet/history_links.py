@@ -14,7 +14,7 @@ from fairlead.store.reply import integer
 
 from support.fleet.history_outcomes import Outcomes
 from support.fleet.history_play import Session, again, agents, anyone, leases, seldom
-from support.fleet.redis_world import FAR_MS
+from support.fleet.script_server import FAR_MS
 
 
 class Links(Outcomes):
@@ -55,7 +55,7 @@ class Links(Outcomes):
     def _claim(self, session: Session, late: bool, own_gen: int | None) -> None:
         s, before = session, self.model.agent(session.agent).gen
         facts = {"conn": str(s.conn)}
-        found = self.world.call(
+        found = self.server.call(
             lambda: self.directory.claim(
                 s.agent, s.lease, s.boot, s.conn, s.sid, msgspec.json.encode(facts), self.valid(late), own_gen=own_gen
             )
@@ -76,7 +76,7 @@ class Links(Outcomes):
 
         def call() -> None:
             ending = session.agent, session.sid, close, drained, f"why {close}"
-            assert self.world.call(lambda: self.directory.release(*ending)) == self.model.release(*ending)
+            assert self.server.call(lambda: self.directory.release(*ending)) == self.model.release(*ending)
 
         self.repeatedly(again, call)
 
@@ -88,33 +88,33 @@ class Links(Outcomes):
         name = self.agent(agent)
         row = self.model.agents.get(name)
         if how == "label":
-            labels = self.world.call(lambda: self.directory.label(name, {"lease": lease, "other": None}))
+            labels = self.server.call(lambda: self.directory.label(name, {"lease": lease, "other": None}))
             if row is not None:
                 row.labels = {"lease": lease}
             assert labels == (row.labels if row is not None else None)
         elif how == "failure":
             valid, failure = self.valid(False), f"trouble with {lease}"
-            opened = self.world.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
+            opened = self.server.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
             assert (opened is None) == (row is None)
-            settled = self.world.call(lambda: self.directory.remove_open(name, "other", failure))
+            settled = self.server.call(lambda: self.directory.remove_open(name, "other", failure))
             assert settled == (row.lease if row is not None else "")
-            again = self.world.call(lambda: self.directory.remove_open(name, "other", "it is reported once"))
+            again = self.server.call(lambda: self.directory.remove_open(name, "other", "it is reported once"))
             assert again == settled
             if row is not None:
                 row.last_failure = failure
         elif how == "moved":
             sid = row.sid if row is not None and lease == row.lease else f"another at {lease}"
-            noted = self.world.call(lambda: self.directory.mark_moved(name, sid))
+            noted = self.server.call(lambda: self.directory.mark_moved(name, sid))
             assert noted == (row is not None and row.sid == sid)
             if row is not None and noted:
-                row.moved = integer(self.world.submit("HGET", schema.agent_key(name), "moved"))
+                row.moved = integer(self.server.submit("HGET", schema.agent_key(name), "moved"))
                 assert self.now <= row.moved
         elif how == "lost":  # by a Redis that was killed, with what was open
-            self.world.submit("DEL", schema.agent_key(name), schema.open_key(name))
+            self.server.submit("DEL", schema.agent_key(name), schema.open_key(name))
             self.model.agents.pop(name, None)
             self.model.open_of(name).clear()
         else:  # the sweep looks, having judged this lease dead
             before = self.now + (-FAR_MS if how == "seen lately" else FAR_MS)
             judged = row.lease if row is not None and how == "seen lately" else lease
             expected = self.model.forget(name, judged, long_ago=before > self.now)
-            assert self.world.run(self.directory.forget(name, before, judged)) == expected
+            assert self.server.run(self.directory.forget(name, before, judged)) == expected

@@ -15,8 +15,8 @@ from fairlead.telemetry.command_timing import CommandOrigin
 
 from support.fleet.history_play import Session, again, agents, anyone, ends, living, outputs, seldom, shifts, sizes
 from support.fleet.history_posting import Posting
-from support.fleet.redis_world import FAR_MS
 from support.fleet.reference import Accepted, Chunk, Command, End, Step
+from support.fleet.script_server import FAR_MS
 
 
 class Outcomes(Posting):
@@ -45,9 +45,9 @@ class Outcomes(Posting):
         def call() -> None:
             expected = self.model.fence(command, s.agent, s.gen, s.memory, deliver=deliver)
             if not deliver:
-                assert self.world.call(lambda: self.records.take_over(command, s.agent, s.gen, s.memory)) == expected
+                assert self.server.call(lambda: self.records.take_over(command, s.agent, s.gen, s.memory)) == expected
                 return
-            found = self.world.call(lambda: self.records.fence(command, s.agent, s.gen, s.memory))
+            found = self.server.call(lambda: self.records.fence(command, s.agent, s.gen, s.memory))
             if not isinstance(found, Delivery):
                 assert found == expected
                 return
@@ -96,7 +96,7 @@ class Outcomes(Posting):
         packed = [arg for step in steps for arg in pack(step)]
 
         def call() -> None:
-            stored = self.world.call(lambda: self.records.append(command, session.agent, session.gen, packed))
+            stored = self.server.call(lambda: self.records.append(command, session.agent, session.gen, packed))
             expected = self.model.append(command, session.agent, session.gen, steps)
             assert replace(stored, followers=unordered(stored.followers)) == replace(
                 expected, followers=unordered(expected.followers)
@@ -116,7 +116,7 @@ class Outcomes(Posting):
         agent = self.agent_of(command)
 
         def call() -> None:
-            done = self.world.run(self.records.finish(command, agent, state, how, only_from))
+            done = self.server.run(self.records.finish(command, agent, state, how, only_from))
             assert_settled(done, self.model.finish(command, agent, state, how, only_from))
 
         self.repeatedly(again, call)
@@ -132,7 +132,7 @@ class Outcomes(Posting):
             target = self.model.target(command, agent)
             expires = target.record.expires if target is not None else 0
             at = expires - 1 if late is None else expires + late
-            (found,) = self.world.call(lambda: self.records.time_out([(command, agent, at)], how))
+            (found,) = self.server.call(lambda: self.records.time_out([(command, agent, at)], how))
             if isinstance(found, CommandRecord):
                 assert target is not None
                 assert not target.state.over
@@ -161,7 +161,7 @@ class Outcomes(Posting):
         agent = self.agent_of(command)
 
         def call() -> None:
-            assert_settled(self.world.run(self.records.cancel(command, agent)), self.model.cancel(command, agent))
+            assert_settled(self.server.run(self.records.cancel(command, agent)), self.model.cancel(command, agent))
 
         self.repeatedly(again, call)
         self._closed(command)

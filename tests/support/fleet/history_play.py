@@ -1,4 +1,4 @@
-"""What every rule of a history stands on: the world, the reference, and the sessions and commands that there have been.
+"""What every rule of a history uses: the server, the reference, and the sessions and commands that there have been.
 
 `Play` has no rule; those of posting, outcomes, links and streams are in files of their own and inherit it. Any call may
 be made twice, as by a node that lost the answer: the second must change nothing (`repeatedly`).
@@ -18,8 +18,8 @@ from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
 
-from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, ScriptServer
 from support.fleet.reference import Reference
+from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, ScriptServer
 
 
 @dataclass
@@ -57,14 +57,14 @@ retains = st.sampled_from(("all", "window"))
 class Play(RuleBasedStateMachine):
     """What the rules share: the sessions and commands of this history."""
 
-    def __init__(self, world: ScriptServer) -> None:
+    def __init__(self, server: ScriptServer) -> None:
         super().__init__()
-        self.world = world
-        self.name = next(world.names)
-        self.now = world.run(world.time())
-        self.directory = Directory(world.store)
-        self.records = Commands(world.store, OUTPUT_LIMIT)
-        self.due = DeadlineQueue(world.store)
+        self.server = server
+        self.name = next(server.names)
+        self.now = server.run(server.time())
+        self.directory = Directory(server.store)
+        self.records = Commands(server.store, OUTPUT_LIMIT)
+        self.due = DeadlineQueue(server.store)
         self.model = Reference(OPEN_LIMIT, OUTPUT_LIMIT, INPUT_LIMIT)
         self.serial = count(1)
         self.sessions: list[Session] = []

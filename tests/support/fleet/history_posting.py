@@ -15,8 +15,8 @@ from fairlead.fleet.deadline_queue import TAKEN_MS
 from fairlead.fleet.schema import AgentRow
 
 from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
-from support.fleet.redis_world import FAR_MS, RETENTION_MS
 from support.fleet.reference import Agent
+from support.fleet.script_server import FAR_MS, RETENTION_MS
 
 
 class Posting(Play):
@@ -58,14 +58,14 @@ class Posting(Play):
         self.commands.append(record.id)
 
         def call() -> None:
-            made = self.world.call(lambda: self.records.create(record, self.valid(False), follower))
+            made = self.server.call(lambda: self.records.create(record, self.valid(False), follower))
             assert made == self.model.create(record, follower, past=past)
 
         self.repeatedly(again, call)
         self._schedule(record.id, 0, again)
         if not self._dispatch(record.id, again):
             self._settle(record.id, again)
-            self.world.call(lambda: self.records.discard(record.id))
+            self.server.call(lambda: self.records.discard(record.id))
             del self.model.commands[record.id]
 
     @rule(nth=living)
@@ -76,7 +76,7 @@ class Posting(Play):
             return
         posted = found.record = replace(found.record, expires=self.now - 1)
         terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}|0"
-        self.world.submit("HSET", schema.cmd_key(command), "terms", terms)
+        self.server.submit("HSET", schema.cmd_key(command), "terms", terms)
         found.past = True
 
     @rule(nth=anyone, settle=st.booleans(), again=again)
@@ -99,7 +99,7 @@ class Posting(Play):
         record = self.model.commands[command].record
 
         def call() -> None:
-            row = self.world.call(
+            row = self.server.call(
                 lambda: self.directory.dispatch(record.agent, command, record.expires, self.valid(False))
             )
             expected = self.model.dispatch(record.agent, command)
@@ -118,16 +118,16 @@ class Posting(Play):
         name = self.agent(agent)
         record = NewRecord(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
         with pytest.raises(BusUnavailable, match="too late"):
-            self.world.call(lambda: self.records.create(record, self.valid(True)))
-        assert self.world.call(lambda: self.records.look_up(record.id)) is None
+            self.server.call(lambda: self.records.create(record, self.valid(True)))
+        assert self.server.call(lambda: self.records.look_up(record.id)) is None
         with pytest.raises(BusUnavailable, match="too late"):
-            self.world.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
+            self.server.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
 
     def _settle(self, command: str, again: bool) -> None:
         agent = self.agent_of(command)
 
         def call() -> None:
-            self.world.call(lambda: self.directory.remove_open(agent, command))
+            self.server.call(lambda: self.directory.remove_open(agent, command))
             self._done(command, agent)
             self.model.open_of(agent).discard(command)
             self.model.due.pop((command, agent), None)
@@ -140,7 +140,7 @@ class Posting(Play):
             for reply in self.due.flush():
                 await reply
 
-        self.world.run(call())
+        self.server.run(call())
 
     # -- the deadline queue -------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Posting(Play):
         agent, at = self.agent_of(command), self.now + seconds * 1000
 
         def call() -> None:
-            self.world.call(lambda: self.due.schedule(command, agent, at))
+            self.server.call(lambda: self.due.schedule(command, agent, at))
             self.model.schedule(command, agent, at)
 
         self.repeatedly(again, call)
@@ -160,11 +160,11 @@ class Posting(Play):
     @rule(put_off=st.booleans())
     def take(self, put_off: bool) -> None:
         """The sweeper looks, and may then ask for a later look."""
-        before = self.world.run(self.world.time())
-        found = self.world.call(self.due.take)
+        before = self.server.run(self.server.time())
+        found = self.server.call(self.due.take)
         # A history that failed leaves its own behind while shorter ones are looked for.
         taken = {(t.command, t.agent): t.at for t in found.taken if t.command.startswith(f"{self.name}-c")}
-        after = self.world.run(self.world.time())
+        after = self.server.run(self.server.time())
         assert set(taken) <= set(self.model.due)
         assert found.more == []
         for command, agent in taken:
@@ -191,7 +191,7 @@ class Posting(Play):
 
     def _put_off(self, command: str, agent: str, taken: int, at: int, again: bool) -> None:
         def call() -> None:
-            done = self.world.call(lambda: self.due.reschedule(command, agent, taken, at))
+            done = self.server.call(lambda: self.due.reschedule(command, agent, taken, at))
             assert done == self.model.put_off(command, agent, taken + TAKEN_MS, at)
 
         self.repeatedly(again, call)

@@ -25,7 +25,7 @@ class Streams(Outcomes):
         for n, (payload, last) in enumerate(chunks, first):
 
             def call(n: int = n, payload: bytes = payload, last: bool = last) -> None:
-                stored = self.world.call(lambda: self.records.add_input(command, agent, n, payload, last))
+                stored = self.server.call(lambda: self.records.add_input(command, agent, n, payload, last))
                 assert stored == self.model.add_input(command, agent, n, payload, last)
 
             self.repeatedly(again, call)
@@ -37,7 +37,7 @@ class Streams(Outcomes):
 
         def call() -> None:
             made_room = self.model.consume_input(command, n)
-            left = integer(self.world.call(lambda: self.records.consume_input(command, n)))
+            left = integer(self.server.call(lambda: self.records.consume_input(command, n)))
             if made_room and found is not None:
                 assert left == found.waiting
 
@@ -68,7 +68,7 @@ class Streams(Outcomes):
 
     def _read(self, command: str, offset: int, size: int, behind: int) -> None:
         found = self.model.commands.get(command)
-        page = self.world.call(lambda: self.records.read(command, offset, size, "", behind))
+        page = self.server.call(lambda: self.records.read(command, offset, size, "", behind))
         assert (page is None) == (found is None)
         if page is None or found is None:
             return
@@ -97,6 +97,6 @@ class Streams(Outcomes):
 
             def call(name: str = name) -> None:
                 self.model.follow(command, name)
-                self.world.call(lambda: self.records.read(command, 0, 1, name))
+                self.server.call(lambda: self.records.read(command, 0, 1, name))
 
             self.repeatedly(again, call)

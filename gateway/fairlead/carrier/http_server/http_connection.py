@@ -3,36 +3,25 @@
 uvicorn gets `HttpConnection` as its `http` protocol and creates one for each connection. By itself, uvicorn parses all
 data that has arrived and queues a task's worth of objects for each request in it, waits forever for a request that
 never completes, and accepts heads of any size. This class feeds the parser one request, and the next one when the
-answer is complete; until then reading is paused. `admission` bounds what a connection without a valid token may use.
+answer is complete; until then reading is paused. `ParserCallbacks` does what each part of a request asks for, and
+`ConnectionLimits` bounds what the connection may use.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.protocols.utils import is_ssl
 
-from fairlead.carrier.http_server.admission import AUTHENTICATED
-from fairlead.carrier.http_server.client_address import address_key, ends_of
-from fairlead.carrier.http_server.request_body import RequestBody
-from fairlead.carrier.http_server.request_buffer import RequestBuffer
-from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head, offered_protocol
+from fairlead.carrier.http_server.parser_callbacks import ParserCallbacks, SecondRequest
+from fairlead.carrier.http_server.request.buffer import RequestBuffer
+from fairlead.carrier.http_server.request.head import RequestRefused, offered_protocol
 from fairlead.carrier.http_server.response import refusal
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 
-if TYPE_CHECKING:
-    from fairlead.carrier.http_server.uvicorn_server import ServerConfig
-
 logger = logging.getLogger("fairlead.carrier")
-
-
-class SecondRequest(Exception):
-    """A second request begins in the data that was fed as one, since only the parser knows a chunked body's length."""
 
 
 class HeldFlowControl(FlowControl):
@@ -45,42 +34,23 @@ class HeldFlowControl(FlowControl):
             super().resume_reading()
 
 
-class HttpConnection(HttpToolsProtocol):
+class HttpConnection(ParserCallbacks):
     """One HTTP connection. Its state is that of the request which is being read or answered."""
 
     flow: HeldFlowControl
 
-    config: ServerConfig
-
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        # The same as in uvicorn, except for the addresses.
-        self.connections.add(self)
-        self.transport = transport
         self.flow = HeldFlowControl(transport)
-        self.server, self.client = ends_of(transport)
-        self.scheme = "https" if is_ssl(transport) else "http"
-        config = self.config
+        super().connection_made(transport)
         self._buffer = RequestBuffer()
-        self._ahead = 0
-        """The size of the buffer that was last reported to the admission."""
-        self._body = RequestBody()
-        self._complete = False
-        """True if all of the request was fed. The answer may still be incomplete."""
         self._draining = False
         """True after the last answer. Data that still arrives is read and discarded, so that the answer is not lost."""
-        self._asked = 0
-        self._seen: dict[bytes, bytes] = {}
         self._pause: asyncio.TimerHandle | None = None
-        self._peer = self.client[0] if self.client else ""
-        self._proxied = bool(config.proxies) and self._peer in config.proxies
-        config.admission.add(transport, "" if self._proxied else address_key(self._peer))
-        config.requests.add(self, HttpConnection._abort)
-        if config.lifetimes is not None:
-            config.lifetimes.add(self, HttpConnection._outlived)
+        if self.config.lifetimes is not None:
+            self.config.lifetimes.add(self, HttpConnection._outlived)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        config = self.config
-        config.admission.discard(self.transport)
+        self._limits.lost()
         self._forget_waits()
         self._clear()
         self._unset_keepalive_if_required()  # uvicorn keeps the timer, and with it this object, after a reset
@@ -99,10 +69,6 @@ class HttpConnection(HttpToolsProtocol):
         self._digest()
 
     @property
-    def _answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
-
-    @property
     def _waits(self) -> bool:
         """Whether incoming data must wait for the end of an answer, for the pace limit or for a valid token."""
         if self._body.open:
@@ -112,7 +78,7 @@ class HttpConnection(HttpToolsProtocol):
     @property
     def _unproven(self) -> bool:
         """Whether a chunked body is being read from a connection that has not shown a valid token."""
-        return self._body.chunked and self.transport in self.config.admission
+        return self._body.chunked and self._limits.anonymous
 
     def _digest(self) -> None:
         """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
@@ -149,9 +115,9 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse(refused)
             return None
         if head is None:
-            self._count_ahead()
-            if len(self._buffer) and self not in self.config.requests:
-                self.config.requests.add(self, HttpConnection._abort)
+            self._limits.hold(self._buffer.size)
+            if len(self._buffer):
+                self._limits.await_head()
         return head
 
     def _feed(self, piece: bytes) -> bool:
@@ -178,93 +144,22 @@ class HttpConnection(HttpToolsProtocol):
         """Keep the received data until its turn, and stop reading until then."""
         self.flow.waiting = True
         self.flow.pause_reading()
-        self._count_ahead()
+        self._limits.hold(self._buffer.size)
 
     def _clear(self) -> None:
         self._buffer.clear()
-        self._count_ahead()
-
-    def _count_ahead(self) -> None:
-        if self._buffer.size != self._ahead:
-            self._ahead = self._buffer.size
-            self.config.admission.hold(self.transport, self._ahead)
+        self._limits.hold(self._buffer.size)
 
     def _arm_keepalive(self) -> None:
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
-    # Called by the parser.
-
-    def on_message_begin(self) -> None:
-        if self._complete:
-            raise SecondRequest
-        super().on_message_begin()
-        self._seen = {}
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._body.open:
-            return  # a trailer is not a header (RFC 9110 §6.5.1), because no proxy has checked it
-        name = name.lower()
-        if name in SINGLE:
-            if name in self._seen:
-                raise RequestRefused(400, f"A request has one {name.decode()}.")
-            self._seen[name] = value
-        elif name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        if len(self.headers) >= MAX_HEADERS:
-            raise RequestRefused(431, f"A request has at most {MAX_HEADERS} header lines.")
-        self.headers.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        config = self.config
-        config.requests.discard(self)
-        upgrade = self.parser.should_upgrade() and self._should_upgrade()
-        check_head(self.parser.get_http_version(), self.url, self._seen, upgrade)
-        if self._proxied:
-            client = config.proxies.client(self.headers)
-            config.admission.rename(self.transport, address_key(client))
-            self.scope["client"] = (client, 0) if client else self.client
-        if upgrade:
-            return
-        anonymous = self.transport in config.admission
-        if anonymous:
-            self.scope["extensions"] = {AUTHENTICATED: self._authenticated}  # type: ignore[dict-item]  # a function
-        super().on_headers_complete()
-        length = self._seen.get(b"content-length")
-        if length is not None or b"transfer-encoding" in self._seen:
-            config.bodies.add(self, HttpConnection._abort)
-            self._body.begin(length)
-        self._asked += 1
-        most = config.admission.requests
-        if anonymous and not self._proxied and most is not None and self._asked >= most:
-            self.cycle.keep_alive = False
-
-    def on_body(self, body: bytes) -> None:
-        if self._answering:
-            super().on_body(body)
-            return
-        self._discard(len(body))
-
-    def _discard(self, count: int) -> None:
-        if not self._body.discard(count):
-            self.transport.abort()
-
-    def on_message_complete(self) -> None:
-        self._complete = True
-        if self._body.open:
-            self._body.end()
-            self.config.bodies.discard(self)
-            self.config.requests.discard(self)
-        super().on_message_complete()
-
     # Called by the application, or when an answer of ours is sent.
 
     def _authenticated(self) -> None:
-        """This request, and with it the connection, has shown a valid token."""
-        config = self.config
-        config.admission.discard(self.transport)
-        if config.lifetimes is not None:
-            config.lifetimes.discard(self)
+        super()._authenticated()
+        if self.config.lifetimes is not None:
+            self.config.lifetimes.discard(self)
         if self.flow.waiting:
             self._digest()
 
@@ -272,21 +167,17 @@ class HttpConnection(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        config = self.config
-        if self._proxied:
-            config.admission.rename(self.transport, "")
+        self._limits.answered(in_body=self._body.open)
         if self._body.open:
-            # The request was answered before its end, as a refusal is. The rest is discarded and must arrive soon.
-            config.bodies.discard(self)
-            config.requests.add(self, HttpConnection._abort)
+            # The request was answered before its end, as a refusal is. The rest is discarded.
             if self._unproven:
                 self._drain()
             self.flow.resume_reading()
         elif not len(self._buffer):
             self.flow.resume_reading()
             self._arm_keepalive()
-        elif config.admission.pace and self.transport in config.admission:
-            self._pause = self.loop.call_later(config.admission.pace, self._digest_paced)
+        elif pace := self._limits.pace:
+            self._pause = self.loop.call_later(pace, self._digest_paced)
         else:
             self._digest()
 
@@ -346,17 +237,12 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.close()
 
     def _forget_waits(self) -> None:
-        config = self.config
-        config.requests.discard(self)
-        config.bodies.discard(self)
-        if config.lifetimes is not None:
-            config.lifetimes.discard(self)
+        self._limits.forget_times()
+        if self.config.lifetimes is not None:
+            self.config.lifetimes.discard(self)
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
-
-    def _abort(self) -> None:
-        self.transport.abort()
 
     def _outlived(self) -> None:
         """The time that the connection may stay open without a valid token is over."""

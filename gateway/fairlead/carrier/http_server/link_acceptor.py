@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE, SocketTransport
-from fairlead.carrier.http_server import response, upgrade_request
+from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.client_address import address_key
-from fairlead.carrier.http_server.upgrade_request import MAX_PLAIN_HEAD, UpgradeRequest
+from fairlead.carrier.http_server.request import upgrade
+from fairlead.carrier.http_server.request.upgrade import MAX_PLAIN_HEAD, UpgradeRequest
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.server_connection import ServerConnection
 from fairlead.wire.websocket import handshake
@@ -156,7 +157,7 @@ class LinkAcceptor:
         size = data.find(b"\r\n\r\n") + 4
         if size < 4 or self._endpoint is None:
             return None
-        request = upgrade_request.parse(data[:size], self._endpoint.path, accepted.client)
+        request = upgrade.parse(data[:size], self._endpoint.path, accepted.client)
         if request is None:
             return None
         if accepted.proxied:

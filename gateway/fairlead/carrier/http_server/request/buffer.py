@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from fairlead.carrier.http_server.request_head import RequestRefused
+from fairlead.carrier.http_server.request.head import RequestRefused
 
 MAX_REQUEST_HEAD: Final = 64 << 10
 """The most bytes of a request line and its headers. Ingresses allow 8 to 32 KiB; uvicorn's parser has no limit."""

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from fairlead.carrier.http_server.request_head import RequestRefused, check_head
+from fairlead.carrier.http_server.request.head import RequestRefused, check_head
 from fairlead.wire.websocket import handshake
 
 MAX_PLAIN_HEAD: Final = 8 << 10

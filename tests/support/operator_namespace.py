@@ -1,7 +1,7 @@
 """One namespace of a real API server, and what a test does to it: as a user, as a kubelet, as the nodes in the pods.
 
-The rows in Redis are written by the gateway's own code. Made by the fixture `world`; the test turns the reconcilers'
-clock by hand, so that no test waits for a window to pass.
+The rows in Redis are written by the gateway's own code. The fixture `namespace` makes it; the test sets the
+reconcilers' clock, so that no test waits for a window to pass.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OperatorNamespace:
     admin: Cluster
     operator: Cluster
     """As the user `operator`, which has only the rights of the table."""
-    namespace: str
+    name: str
     store: Pipeliner
     redis: str
     metrics: Metrics = field(default_factory=Metrics)
@@ -66,7 +66,7 @@ class OperatorNamespace:
             {
                 "apiVersion": "fairlead.dev/v1alpha1",
                 "kind": "LinkGateway",
-                "metadata": {"name": name, "namespace": self.namespace},
+                "metadata": {"name": name, "namespace": self.name},
                 "spec": self.spec(**more),
             }
         )
@@ -81,12 +81,12 @@ class OperatorNamespace:
     async def reconcile(self, reconciler: Reconciler, name: str = "edge", seconds: float = 10.0) -> Object:
         """One pass, `seconds` after the last; returns the status after it."""
         self.now += seconds
-        everyone = await self.admin.items("LinkGateway", self.namespace)
+        everyone = await self.admin.items("LinkGateway", self.name)
         (body,) = (one for one in everyone if one["metadata"]["name"] == name)
-        found = await self.admin.items("LinkOperation", self.namespace)
+        found = await self.admin.items("LinkOperation", self.name)
         operations = [one for one in found if one["spec"]["gateway"]["name"] == name]
         await reconciler.reconcile(body, [one for one in everyone if one is not body], self.now, operations)
-        status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
+        status: Object = (await self.admin.get("LinkGateway", self.name, name)).get("status", {})
         return status
 
     async def operate(self, name: str, *, gateway: str = "edge", **more: object) -> Object:
@@ -95,30 +95,30 @@ class OperatorNamespace:
             {
                 "apiVersion": "fairlead.dev/v1alpha1",
                 "kind": "LinkOperation",
-                "metadata": {"name": name, "namespace": self.namespace},
+                "metadata": {"name": name, "namespace": self.name},
                 "spec": {"gateway": {"name": gateway}, **more},
             }
         )
 
     async def operation(self, name: str) -> Object:
         """The status of a LinkOperation."""
-        found = await self.admin.get("LinkOperation", self.namespace, name)
+        found = await self.admin.get("LinkOperation", self.name, name)
         status: Object = found.get("status", {})
         return status
 
     async def place(self, pod: str, machine: str = "some-node") -> None:
         """Plays the scheduler: from now on a deletion waits for the kubelet."""
-        where = path("Pod", self.namespace, pod, "binding")
+        where = path("Pod", self.name, pod, "binding")
         body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": machine}}
         await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
 
     async def end(self, pod: str) -> None:
         """Plays the kubelet when the containers have ended."""
-        where = path("Pod", self.namespace, pod)
+        where = path("Pod", self.name, pod)
         await self.admin._write("DELETE", where, {"gracePeriodSeconds": 0}, "application/json", {})
 
     async def pods(self) -> list[Object]:
-        found = await self.admin.items("Pod", self.namespace)
+        found = await self.admin.items("Pod", self.name)
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def run_pods(self, count: int) -> list[str]:
@@ -133,7 +133,7 @@ class OperatorNamespace:
         """Plays the kubelet: the pod runs, and is ready or is not."""
         conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": since}]
         status = {"status": {"phase": "Running", "conditions": conditions}}
-        await self.admin.patch("Pod", self.namespace, pod, status, "status")
+        await self.admin.patch("Pod", self.name, pod, status, "status")
 
     async def _exactly(self, count: int) -> list[Object] | None:
         found = await self.pods()
@@ -144,7 +144,7 @@ class OperatorNamespace:
         return bool(status.get("readyReplicas", 0) == count == status.get("updatedReplicas", 0))
 
     async def deployment(self, name: str = "edge") -> Object:
-        return await self.admin.get("Deployment", self.namespace, name)
+        return await self.admin.get("Deployment", self.name, name)
 
     async def beat(
         self,
@@ -185,7 +185,7 @@ class OperatorNamespace:
 
     async def events(self, kind: str = "LinkGateway") -> list[tuple[str, str]]:
         """Reasons and messages of the Events about this kind."""
-        found = await self.admin.items("Event", self.namespace)
+        found = await self.admin.items("Event", self.name)
         return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
 
     async def allow(self, *rules: PolicyRule, without: tuple[str, str] = ("", "")) -> None:
@@ -200,7 +200,7 @@ class OperatorNamespace:
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "Role",
-                "metadata": {"name": "operator", "namespace": self.namespace},
+                "metadata": {"name": "operator", "namespace": self.name},
                 "rules": policy_rules,
             },
             "test",
