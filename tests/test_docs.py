@@ -94,9 +94,9 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        acceptance answer api arrays background binary body buffer builtin callbacks check checks child children class client
-        comparison conditions configuration consistency consume context controller copy create details document due
-        error errors event events exporter extensions factory fairlead field file files finish folder formats gauges
+        acceptance answer api arrays background binary body buffer builtin callbacks check checks child children class
+        client comparison conditions configuration consistency consume context controller copy create details document
+        due error errors event events exporter extensions factory fairlead field file files finish folder formats gauges
         get head host hosts identifiers ids info installed key known latency leader limit line list loading local
         log logs lua main mark measurement merge metrics models name names notify object objects open operation
         operations option options os other out owner parser path paths plain plots port ports problem problems process
