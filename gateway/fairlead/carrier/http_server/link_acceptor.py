@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from fairlead.carrier.accept.accept_share import UNAVAILABLE
 from fairlead.carrier.accept.server_sockets import ServerSockets
+from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE, SocketTransport
 from fairlead.carrier.http_server import response
@@ -57,6 +58,8 @@ class DirectEndpoint:
     path: bytes
     take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | None]
     available: Callable[[], bool] = lambda: True
+    share: PortShare | None = None
+    """This process's part in accepting, if others accept from the same sockets."""
 
 
 @dataclass(slots=True)
@@ -88,7 +91,7 @@ class LinkAcceptor:
         self._make_http = make_http
         self._loop = asyncio.get_running_loop()
         self._handed_over: set[asyncio.Task[None]] = set()
-        self._listening = ServerSockets(poller, self._accept, config.share, self._load)
+        self._listening = ServerSockets(poller, self._accept, endpoint.share if endpoint else None, self._load)
         self._closed = False
 
     @property

@@ -18,7 +18,6 @@ from typing import Any, Final, cast
 
 import uvicorn
 
-from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import AVAILABLE, Poller
 from fairlead.carrier.http_server.admission import Admission
@@ -57,7 +56,6 @@ class ServerConfig(uvicorn.Config):
         context: ConnectionContext,
         poller: Poller | None,
         direct: DirectEndpoint | None,
-        share: PortShare | None,
         certificate: ServerCertificate | None,
         admission: Admission,
         proxies: TrustedProxies,
@@ -74,7 +72,6 @@ class ServerConfig(uvicorn.Config):
         self.context = context
         self.poller = poller
         self.direct = direct
-        self.share = share
         self.certificate = certificate
         self.handshakes = None if certificate is None else Poller(turn=0.0)
         """Polls the connections that are in their TLS handshakes. Each turn does one step of one handshake."""
@@ -103,7 +100,6 @@ def config(
     loop: str = "uvloop",
     epoll: bool = False,
     direct: DirectEndpoint | None = None,
-    share: PortShare | None = None,
     certificate: ServerCertificate | None = None,
     admission: Admission | None = None,
     trusted_proxies: Sequence[str] = (),
@@ -115,15 +111,13 @@ def config(
     Head and body of a request may take `request_timeout` and `body_timeout` seconds. `context` replaces `timer_wheel`
     and all message limits. With `epoll`, links leave the event loop's transports (see `Poller`) or never have one, if
     `direct` takes them (see `LinkAcceptor`). With a `certificate`, all connections speak TLS, on the server's epoll in
-    any case (see `TlsAcceptor`). With a `share`, other processes accept from the same sockets; it needs `direct` or a
-    `certificate`. Servers may share one `admission`. At its stop, uvicorn waits `stop_timeout` seconds.
+    any case (see `TlsAcceptor`). Servers may share one `admission`. At its stop, uvicorn waits `stop_timeout` seconds.
     """
     return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
         poller=Poller() if (epoll or certificate is not None) and AVAILABLE else None,
         direct=None if path or access_log else direct,
-        share=share,
         certificate=certificate,
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),

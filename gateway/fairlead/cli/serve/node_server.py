@@ -170,7 +170,7 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificat
     link = config(
         link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6, epoll=_links_on_epoll(settings),
-        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take, endpoint.available), share=sockets.share,
+        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take, endpoint.available, sockets.share),
         certificate=certificates.link,
     )  # fmt: skip
     return _Servers(
