@@ -13,11 +13,11 @@ from fairlead.hub.opening_links import FIRST, SHARED
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
-from support.fixtures import UntilAnswered
 from support.gateway.metrics import metric
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent, ScriptedAgent
 from support.plain_http import plain_client
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 NOISY, QUIET = "127.0.0.71", "127.0.0.72"
@@ -60,7 +60,7 @@ async def rejected(gateway: GatewayProcess) -> int:
 
 
 async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_node_recovers(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     await (await dial(gateway)).greet()
@@ -91,7 +91,7 @@ async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_nod
 
 
 async def test_agents_that_never_say_hello_do_not_keep_others_out(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--hello-timeout", "5")
     silent = await dial_many(dial, gateway, int(FIRST * SHARED), NOISY)
@@ -108,7 +108,7 @@ async def test_agents_that_never_say_hello_do_not_keep_others_out(
 
 
 async def test_links_that_end_before_their_welcome_are_not_counted(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     agents = await dial_many(dial, gateway, 20, NOISY)
