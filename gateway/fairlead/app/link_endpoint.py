@@ -74,6 +74,12 @@ class LinkEndpoint:
             return self._accept(scope, entered)
         return None
 
+    def available(self) -> bool:
+        """Whether this node accepts links now, from a client that is within its share."""
+        hub, now = self._node.hub, asyncio.get_running_loop().time()
+        full = hub.links >= self._node.settings.capacity
+        return not (hub.draining or full) and hub.opening.has_shared_room(now) and self._rate.available(now)
+
     async def _hold_back(self, key: str) -> None:
         """Delay the answer to an address that keeps exceeding the accept rate, so that a client that ignores
         Retry-After costs little."""
