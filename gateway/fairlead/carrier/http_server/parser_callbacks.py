@@ -21,7 +21,7 @@ from fairlead.carrier.http_server.client_address import ends_of
 from fairlead.carrier.http_server.connection_limits import ConnectionLimits
 from fairlead.carrier.http_server.request.body import RequestBody
 from fairlead.carrier.http_server.request.head import MAX_HEADERS, SINGLE, RequestRefused, check_head
-from fairlead.carrier.http_server.response_cycle import ResponseCycle
+from fairlead.carrier.http_server.response_writer import ResponseWriter
 
 if TYPE_CHECKING:
     from fairlead.carrier.http_server.uvicorn_server import ServerConfig
@@ -100,13 +100,13 @@ class ParserCallbacks(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _begin_cycle(self) -> None:
-        """Give the request to the application, as uvicorn does, but with our cycle."""
+        """Give the request to the application, as uvicorn does, but with our `ResponseWriter`."""
         version = self.parser.get_http_version()
         scope = self.scope
         scope["method"] = self.parser.get_method().decode("ascii")
         scope["http_version"] = version
         scope["path"], scope["raw_path"], scope["query_string"] = parse_target(self.url)
-        self.cycle = ResponseCycle(
+        self.cycle = ResponseWriter(
             scope=scope,
             transport=self.transport,
             flow=self.flow,

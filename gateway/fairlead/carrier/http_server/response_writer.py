@@ -28,7 +28,7 @@ BODILESS = frozenset({204, 304})
 """Statuses whose responses have no body (RFC 9110 §6.4.1)."""
 
 
-class ResponseCycle(RequestResponseCycle):
+class ResponseWriter(RequestResponseCycle):
     """A cycle whose response leaves in as few writes as its events allow."""
 
     _head = b""
