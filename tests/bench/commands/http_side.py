@@ -63,7 +63,7 @@ class InstantDispatch:
         )
 
     async def read(
-        self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0
+        self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0, poll: float = 0.0
     ) -> AsyncGenerator[ResultsUpdate]:
         yield ResultsUpdate([Result(0, "bench-0", 0, "stdout", b"hello world\n")])
         await asyncio.sleep(0)
