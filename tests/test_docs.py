@@ -94,8 +94,8 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        acceptance answer api arrays background binary body buffer builtin callbacks check checks child children class
-        client comparison conditions configuration consistency consume context controller copy create details document
+        acceptance add answer api arrays background binary body buffer builtin callbacks caller check checks child children class
+        client comparison conditions configuration consistency consume context controller copy create cursor details document
         due error errors event events exporter extensions factory fairlead field file files finish folder formats gauges
         get head host hosts identifiers ids info installed key known latency leader limit line list loading local
         log logs lua main mark measurement merge metrics models name names notify object objects open operation
@@ -107,7 +107,7 @@ ORDINARY = {
         unbind under utilisation validation version watch writer
     """,
     "networks and HTTP": """
-        accept access address admin app asgi channel dial endpoint headers hosts http idle ingress layers load
+        accept access address admin app asgi channel credentials dial endpoint headers hosts http idle ingress layers load
         network openapi proxy response sender transport tunnel upgrade websocket
     """,
     "operating systems": """

@@ -84,6 +84,7 @@ class Node:
         # A server that was killed may have lost its last writes, and with them claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
+        self.authorizer.watch(metrics)
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)

@@ -212,12 +212,15 @@ async def test_a_caller_without_the_method_loses_its_own_commands(
     agent = await labelled(api, await dial(gateway), env="dev")
     ci = await caller_of(api_of, gateway, "ci")
     command = await ci.start(agent.agent, "exec")
-    stream = asyncio.create_task(ci.http.get(f"/v1/commands/{command}/results?follow=true"))
-    assert (await ci.get(command))["state"] in ("queued", "sent")
-    await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"env": "prod"}})
-    async with asyncio.timeout(5):
-        ended = await stream
-    assert json.loads(ended.text.splitlines()[-1])["error"]["code"] == "permission_denied"
+    await agent.command()
+    await agent.send(Ack(id=command), Chunk(id=command, n=0, kind="stdout", payload=b"begun"))
+    async with ci.http.stream("GET", f"/v1/commands/{command}/results?follow=true") as stream:
+        lines = stream.aiter_lines()
+        assert json.loads(await anext(lines))["text"] == "begun"
+        await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"env": "prod"}})
+        async with asyncio.timeout(5):
+            last = [line async for line in lines][-1]
+    assert json.loads(last)["error"]["code"] == "permission_denied"
     denied(await ci.http.get(f"/v1/commands/{command}"))
 
 
@@ -251,14 +254,15 @@ async def test_a_creator_gives_no_more_than_it_has(gateway: GatewayProcess, api_
     assert await create_token(keeper, "both", roles=["look"])
     for body in ({"name": "ci"}, {"name": "all"}, {"name": "both"}, {"name": "both", "roles": ["all"]}):
         assert "may not create a token with the role" in denied(await keeper.http.post("/v1/tokens", json=body))
-    for body, problem in (
+    wrong: tuple[tuple[dict[str, object], str], ...] = (
         ({"name": "stranger"}, "no role is bound to the token stranger"),
         ({"name": "looker", "roles": ["all"]}, "role all is not bound to the token looker: expected look"),
         ({"name": "looker", "roles": []}, "invalid roles"),
         ({"name": "looker", "lifetime": 1}, "invalid lifetime"),
         ({"name": "a b"}, "invalid name"),
-    ):
-        refused = await keeper.http.post("/v1/tokens", json=body)
+    )
+    for order, problem in wrong:
+        refused = await keeper.http.post("/v1/tokens", json=order)
         assert refused.status_code == 422
         assert problem in refused.json()["detail"]
 

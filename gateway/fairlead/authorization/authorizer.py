@@ -18,11 +18,12 @@ from fairlead.authorization.policy_watch import PolicyWatch
 from fairlead.authorization.subject import Subject
 from fairlead.authorization.token_snapshot import TokenSnapshot
 from fairlead.errors import CommandUnknown, PermissionDenied
-from fairlead.fleet.command_record import CommandOwner
+from fairlead.fleet.command_record import OwnedCommand
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import AgentRow
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
+from fairlead.telemetry.metrics import Metrics
 
 
 class Authorizer:
@@ -42,10 +43,29 @@ class Authorizer:
         self._traits = AgentTraitsCache(directory)
         self._owners = CommandOwners(records)
         self._unknown_command = unknown_command
+        self._denied = 0
 
     @property
     def policy(self) -> Policy:
         return self.policy_watch.policy
+
+    def watch(self, metrics: Metrics) -> None:
+        """Have the metrics read what is counted here."""
+        policy = self.policy_watch
+        metrics.add_counter(
+            "fairlead_permission_denied_total", "Requests that no role of their caller allows", lambda: self._denied
+        )
+        metrics.add_gauge("fairlead_service_tokens", "Service tokens that this node knows", lambda: len(self.tokens))
+        metrics.add_counter(
+            "fairlead_roles_reloads_total",
+            "Times that the changed file of roles was read again",
+            lambda: policy.reloads,
+        )
+        metrics.add_counter(
+            "fairlead_roles_reload_failures_total",
+            "Times that the changed file of roles could not be used",
+            lambda: policy.failures,
+        )
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         return self.policy_watch.run(), self.tokens.run()
@@ -105,7 +125,7 @@ class Authorizer:
             raise self._unknown_command(command)
         await self.require_owned(subject, verb, owner)
 
-    async def require_owned(self, subject: Subject, verb: Verb, owner: CommandOwner) -> None:
+    async def require_owned(self, subject: Subject, verb: Verb, owner: OwnedCommand) -> None:
         if subject.administrator:
             return
         if owner.subject == subject.identity:
@@ -116,10 +136,11 @@ class Authorizer:
 
     def remember_command(self, subject: Subject, command: str, method: str, agent: str) -> None:
         if not subject.administrator:
-            self._owners.remember(command, CommandOwner(subject.identity, method, agent))
+            self._owners.remember(command, OwnedCommand(subject.identity, method, agent))
 
     def forget_labels(self, agent: str) -> None:
         self._traits.forget(agent)
 
     def _forbid(self, reason: str, subject: Subject) -> None:
+        self._denied += 1
         raise PermissionDenied(reason, subject=subject.identity)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from fairlead.fleet.command_record import CommandOwner
+from fairlead.fleet.command_record import OwnedCommand
 from fairlead.fleet.commands import Commands
 
 COMMANDS: Final = 20_000
@@ -17,9 +17,9 @@ class CommandOwners:
     def __init__(self, records: Commands, size: int = COMMANDS) -> None:
         self._records = records
         self._size = size
-        self._owners: OrderedDict[str, CommandOwner] = OrderedDict()
+        self._owners: OrderedDict[str, OwnedCommand] = OrderedDict()
 
-    async def find(self, command: str) -> CommandOwner | None:
+    async def find(self, command: str) -> OwnedCommand | None:
         """None if there is no such command."""
         owner = self._owners.get(command)
         if owner is None:
@@ -28,7 +28,7 @@ class CommandOwners:
                 self.remember(command, owner)
         return owner
 
-    def remember(self, command: str, owner: CommandOwner) -> None:
+    def remember(self, command: str, owner: OwnedCommand) -> None:
         self._owners[command] = owner
         self._owners.move_to_end(command)
         if len(self._owners) > self._size:

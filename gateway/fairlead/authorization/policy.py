@@ -8,7 +8,7 @@ makes a policy of a file, and `authorizer` asks it. It is pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -20,6 +20,8 @@ EVERY = "*"
 """Every method, every verb on agents, or every agent."""
 SUBJECTS_CACHED = 2_048
 """The number of subjects whose rules are kept together: more than there may be service tokens."""
+ACCESSES_CACHED = 64
+"""The number of accesses for which the rules of a subject are kept: callers name methods, and may name many."""
 
 
 class Verb(StrEnum):
@@ -108,7 +110,7 @@ class Policy:
 
     roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     token_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    _by_subject: dict[Subject, tuple[tuple[str, Rule], ...]] = field(default_factory=dict, compare=False, repr=False)
+    _by_subject: dict[Subject, _SubjectRules] = field(default_factory=dict, compare=False, repr=False)
 
     def roles_of(self, subject: Subject) -> list[str]:
         """The roles that the bindings give to the subject, without those to which its token is not limited."""
@@ -121,13 +123,13 @@ class Policy:
             return True
         if not verbs:
             return bool(self.roles_of(subject))
-        return any(_names_verb(rule, verb) for _, rule in self._rules(subject) for verb in verbs)
+        return self._rules(subject).may_ever(verbs)
 
     def decide(self, subject: Subject, access: Access, agent: AgentTraits | None = None) -> Decision:
         """Whether the subject may do this, to `agent` if it concerns one."""
         if subject.administrator:
             return Decision(True, f"{subject.identity} is an administrator")
-        for role, rule in self._allowing(subject, access):
+        for role, rule in self._rules(subject).allowing(access):
             if agent is None or rule.holds_for(agent):
                 return Decision(True, f"role {role} allows it")
         return Decision(False, self.denial(subject, access, agent.id if agent is not None else ""))
@@ -137,7 +139,7 @@ class Policy:
         asks_labels = False
         if subject.administrator:
             return self.decide(subject, access)
-        for role, rule in self._allowing(subject, access):
+        for role, rule in self._rules(subject).allowing(access):
             if rule.holds_for_id(agent):
                 if not rule.asks_labels:
                     return Decision(True, f"role {role} allows it")
@@ -159,20 +161,40 @@ class Policy:
             f"{', '.join(roles)} (an administrator changes them in the file of roles)"
         )
 
-    def scopes(self, subject: Subject, access: Access) -> Iterator[tuple[str, Rule]]:
+    def scopes(self, subject: Subject, access: Access) -> tuple[tuple[str, Rule], ...]:
         """The rules that allow this on some agents, each with its role."""
-        return self._allowing(subject, access)
+        return self._rules(subject).allowing(access)
 
-    def _allowing(self, subject: Subject, access: Access) -> Iterator[tuple[str, Rule]]:
-        return ((role, rule) for role, rule in self._rules(subject) if rule.allows(access))
-
-    def _rules(self, subject: Subject) -> tuple[tuple[str, Rule], ...]:
+    def _rules(self, subject: Subject) -> _SubjectRules:
         found = self._by_subject.get(subject)
         if found is None:
             if len(self._by_subject) >= SUBJECTS_CACHED:
                 self._by_subject.clear()
-            found = tuple((role, rule) for role in self.roles_of(subject) for rule in self.roles.get(role, ()))
-            self._by_subject[subject] = found
+            rules = ((role, rule) for role in self.roles_of(subject) for rule in self.roles.get(role, ()))
+            found = self._by_subject[subject] = _SubjectRules(tuple(rules))
+        return found
+
+
+class _SubjectRules:
+    """All rules of one subject, and those that allow an access, as they were found before."""
+
+    __slots__ = ("_allowing", "_rules", "_verbs")
+
+    def __init__(self, rules: tuple[tuple[str, Rule], ...]) -> None:
+        self._rules = rules
+        self._verbs = frozenset(verb.value for verb in Verb if any(_names_verb(rule, verb) for _, rule in rules))
+        self._allowing: dict[str, tuple[tuple[str, Rule], ...]] = {}
+
+    def may_ever(self, verbs: Collection[Verb]) -> bool:
+        return any(verb.value in self._verbs for verb in verbs)
+
+    def allowing(self, access: Access) -> tuple[tuple[str, Rule], ...]:
+        key = f"{access.verb.value} {access.method}"
+        found = self._allowing.get(key)
+        if found is None:
+            if len(self._allowing) >= ACCESSES_CACHED:
+                self._allowing.clear()
+            found = self._allowing[key] = tuple(one for one in self._rules if one[1].allows(access))
         return found
 
 

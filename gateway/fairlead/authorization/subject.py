@@ -8,12 +8,13 @@ SHARED_TOKEN = "shared-token"
 """The identity of everybody who presents the shared platform token."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """One caller. `identity` is the name in records, logs and messages; for a service token it is `token:NAME`.
+    """One caller. Every token has one such object, which is compared by identity.
 
-    `roles` are the roles that bindings may give to this subject, None for all: a service token may be limited to some.
-    An `administrator` may do everything, and needs no role.
+    `identity` is the name in records, logs and messages; for a service token it is `token:NAME`. `roles` are the roles
+    that bindings may give to this subject, None for all: a service token may be limited to some. An `administrator` may
+    do everything, and needs no role.
     """
 
     identity: str

@@ -38,8 +38,8 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
     """Who posted it; "" if a node of an earlier version wrote the record."""
 
 
-class CommandOwner(msgspec.Struct, frozen=True):
-    """Who posted a command, and what runs where."""
+class OwnedCommand(msgspec.Struct, frozen=True):
+    """A command with who posted it."""
 
     subject: str
     method: str

@@ -13,10 +13,10 @@ from fairlead.fleet.command_record import (
     AppendResult,
     CommandMetadata,
     CommandOutcome,
-    CommandOwner,
     CommandRecord,
     Delivery,
     OutOfRange,
+    OwnedCommand,
     Result,
     ResultPage,
     Settled,
@@ -129,11 +129,11 @@ def parse_agent(reply: Reply) -> str | None:
     return None if reply is None else _decode_about(octets(reply)).agent
 
 
-def parse_owner(reply: Reply) -> CommandOwner | None:
+def parse_owner(reply: Reply) -> OwnedCommand | None:
     if reply is None:
         return None
     about = _decode_about(octets(reply))
-    return CommandOwner(about.subject, about.method, about.agent)
+    return OwnedCommand(about.subject, about.method, about.agent)
 
 
 def parse_origin(reply: Reply) -> CommandOrigin | None:

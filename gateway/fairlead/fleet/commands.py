@@ -24,11 +24,11 @@ from fairlead.fleet.command_record import (
     AppendResult,
     CommandMetadata,
     CommandOutcome,
-    CommandOwner,
     CommandRecord,
     Delivery,
     NewRecord,
     OutOfRange,
+    OwnedCommand,
     ResultPage,
     Settled,
     StoredEnd,
@@ -216,7 +216,7 @@ class Commands:
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, command_replies.parse_agent)
 
-    def owner(self, command: str) -> Answer[CommandOwner | None]:
+    def owner(self, command: str) -> Answer[OwnedCommand | None]:
         """Who posted the command; None if there is no such command."""
         return Answer(self._store.submit("HGET", schema.cmd_key(command), "about"), command_replies.parse_owner)
 

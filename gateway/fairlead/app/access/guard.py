@@ -50,9 +50,14 @@ class BearerToken:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Unauthorized unless the raw ASGI headers carry this token."""
-        scheme, secret = bearer_credential(headers, self._holder)
-        if not hmac.compare_digest(scheme + b" " + secret, self._header):
-            raise Unauthorized(f"wrong credential: expected the {self._holder} token")
+        if not self.matches(*bearer_credential(headers, self._holder)):
+            raise self.refusal()
+
+    def matches(self, scheme: bytes, credential: bytes) -> bool:
+        return hmac.compare_digest(scheme + b" " + credential, self._header)
+
+    def refusal(self) -> Unauthorized:
+        return Unauthorized(f"wrong credential: expected the {self._holder} token")
 
 
 def bearer_credential(headers: Iterable[tuple[bytes, bytes]], holder: str) -> tuple[bytes, bytes]:

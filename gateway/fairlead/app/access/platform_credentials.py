@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from fairlead.app.access.guard import BearerToken, bearer_credential
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
 from fairlead.authorization.token_snapshot import TokenSnapshot
-from fairlead.errors import Unauthorized
 
 
 class PlatformCredentials:
@@ -21,12 +20,10 @@ class PlatformCredentials:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Subject:
         """The caller. Raises Unauthorized, and BusUnavailable for a service token while those cannot be read."""
-        try:
-            self._shared.check(headers)
-        except Unauthorized:
-            scheme, credential = bearer_credential(headers, "platform")
-            subject = self._tokens.authenticate(credential) if scheme == b"Bearer" else None
-            if subject is None:
-                raise
-            return subject
-        return ADMINISTRATOR
+        scheme, credential = bearer_credential(headers, "platform")
+        if self._shared.matches(scheme, credential):
+            return ADMINISTRATOR
+        subject = self._tokens.authenticate(credential) if scheme == b"Bearer" else None
+        if subject is None:
+            raise self._shared.refusal()
+        return subject

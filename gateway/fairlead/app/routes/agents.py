@@ -20,7 +20,7 @@ from fairlead.app.api.link_document import last_close, link_members, seconds
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import whole_number
-from fairlead.app.routes.list_place import ListPlace
+from fairlead.app.routes.list_cursor import ListCursor
 from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.authorization.policy import Access, Verb
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
@@ -71,7 +71,7 @@ class AgentRoutes:
         """One page of agents, ordered by shard and name, with the cursor of the next page, if there is one."""
         limit = whole_number(request, "limit", PAGE, PAGE_LIMIT, least=1)
         subject = caller(request)
-        place = ListPlace(*_cursor(request.query_params.get("cursor", "")), sees_all=subject.administrator)
+        position = ListCursor(*_cursor(request.query_params.get("cursor", "")), sees_all=subject.administrator)
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
         # Each agent is encoded in its own turn: encoding a thousand at once would block the event loop.
@@ -82,14 +82,14 @@ class AgentRoutes:
             async with (
                 asyncio.timeout(PAGE_TIME),
                 self._list_scheduler.place(),
-                aclosing(self._directory.index_pages(place.shard, place.after, count)) as pages,
+                aclosing(self._directory.index_pages(position.shard, position.after, count)) as pages,
             ):
                 async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
                     for at in range(0, len(names), SLICE):
                         async with self._list_scheduler.turn():
                             for row in await self._directory.look_up_all(names[at : at + SLICE]):
-                                if not place.saw(row, self._authorizer.allows_on_row(subject, Verb.VIEW, row)):
+                                if not position.saw(row, self._authorizer.allows_on_row(subject, Verb.VIEW, row)):
                                     continue
                                 one, matches = self._listed(row, wanted, state)
                                 undecided += one is not None and matches is None
@@ -100,11 +100,11 @@ class AgentRoutes:
                         if len(found) == limit:
                             break
                     else:
-                        place.page_ended(next_shard, next_after)
-                    if len(found) == limit or (left <= 0 and place.moved):
+                        position.page_ended(next_shard, next_after)
+                    if len(found) == limit or (left <= 0 and position.moved):
                         break
         except TimeoutError as e:
-            if not place.moved:
+            if not position.moved:
                 raise Unavailable(
                     f"no agent could be read within {PAGE_TIME:g} s: this node is serving "
                     f"{self._list_scheduler.places_taken} lists, or Redis is slow; try again later"
@@ -112,7 +112,7 @@ class AgentRoutes:
         await (
             self._data_check.check_index()
         )  # after the rows, so that none of them was read after a data loss that this node has not noticed yet
-        page = schemas.AgentPage(cast("list[schemas.Agent]", found), place.cursor, undecided)
+        page = schemas.AgentPage(cast("list[schemas.Agent]", found), position.cursor, undecided)
         return Response(_encode(page), media_type="application/json")
 
     def _listed(

@@ -20,11 +20,11 @@ from fairlead.app.api.headers import find_header
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
-from fairlead.app.routes.watched_stream import watched
+from fairlead.app.routes.stream_guard import watched
 from fairlead.authorization.policy import Access, Verb
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
-from fairlead.fleet.command_record import CommandOwner, CommandRecord
+from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
@@ -79,7 +79,7 @@ class CommandRoutes:
 
     async def get(self, request: Request) -> Response:
         found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
-        owner = CommandOwner(found.subject, found.method, found.agent)
+        owner = OwnedCommand(found.subject, found.method, found.agent)
         await self._authorizer.require_owned(caller(request), Verb.RESULTS, owner)
         return Response(_encode(describe(found)), media_type="application/json")
 

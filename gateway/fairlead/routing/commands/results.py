@@ -54,21 +54,16 @@ class ResultReader:
         self._membership = membership
 
     async def read(
-        self,
-        command: str,
-        offset: int,
-        follow: bool,
-        follower: Follower | None = None,
-        opens: float = 0.0,
+        self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0,
         poll: float = POLL_INTERVAL,
-    ) -> AsyncGenerator[ResultsUpdate]:
+    ) -> AsyncGenerator[ResultsUpdate]:  # fmt: skip
         """Yield results from `offset` on, as they come, until the command is over.
 
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
         the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
-        then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where the results
-        end now. Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are no such results, RecordLost if
-        they are lost, and BusUnavailable without Redis.
+        then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where they end now.
+        Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are none, RecordLost if they are lost, and
+        BusUnavailable without Redis.
         """
         known = empty = follower is not None
         at, read = offset, 0

@@ -1,4 +1,4 @@
-"""The place that a list of agents has reached, as the cursor of the next page tells it to the caller.
+"""How far a list of agents has come, as the cursor of the next page tells it to the caller.
 
 The cursor is a shard of the index and the last name in it. It must not name an agent that the caller may not see, so
 the place of such a caller stays behind the hidden agents until one that is not hidden, or the end of the shard. The
@@ -10,7 +10,7 @@ from __future__ import annotations
 from fairlead.fleet.schema import INDEX_SHARDS, AgentRow, index_shard
 
 
-class ListPlace:
+class ListCursor:
     def __init__(self, shard: int, after: str, *, sees_all: bool) -> None:
         self.shard = shard
         self.after = after
