@@ -62,12 +62,10 @@ class ResultReader:
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
         the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
         then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where they end now.
-        Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are none, RecordLost if they are lost, and
-        BusUnavailable without Redis.
+        Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are none, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
-        at, read = offset, 0
-        clock, opened = asyncio.get_running_loop().time, not opens
+        at, read, clock, opened = offset, 0, asyncio.get_running_loop().time, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
