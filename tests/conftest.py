@@ -30,7 +30,6 @@ settings.load_profile("fairlead")
 
 FILES = 8_192
 PLATFORM = {"authorization": "Bearer development-platform-token"}
-Until: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[None]]"
 Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
 
 
@@ -78,20 +77,6 @@ def files_of_tests() -> None:
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-@pytest.fixture
-def until() -> Until:
-    """Wait for a condition; the deadline is generous because the machine may be busy."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
 
 
 @pytest.fixture(scope="module")

@@ -84,8 +84,14 @@ OVERVIEW = Dashboard(
                       f" / clamp_min(sum(fairlead_links{{{FLEET}}}), 1)", "lost per link and hour"),
             )),
             Panel("Upgrades refused", "ops",
-                  "Upgrades refused per second, by reason: token, subprotocol, full, rate, draining.",
+                  "Upgrades refused per second, by reason: token, subprotocol, full, busy, rate, draining.",
                   (rate("fairlead_handshakes_rejected_total", FLEET, "reason"),)),
+            Panel("Links that wait for welcome", "short",
+                  "Links accepted and not welcomed yet, and how many there may be, in the whole fleet. When the lines "
+                  "meet, nodes refuse agents as busy.", (
+                Query(f"sum(fairlead_links_opening{{{FLEET}}})", "waiting"),
+                Query(f"sum(fairlead_links_opening_limit{{{FLEET}}})", "limit"),
+            )),
             Panel("Heartbeat round trip", "s", "Round trips that agents measure with each heartbeat.",
                   quantiles("fairlead_heartbeat_rtt_seconds", FLEET)),
         )),

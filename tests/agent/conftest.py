@@ -22,6 +22,7 @@ from support.agent.connect_proxy import Proxy
 from support.agent.fixtures import MakeModule, Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import TIMEOUT, Link
+from support.waiting import until
 
 
 @pytest.fixture
@@ -133,9 +134,7 @@ def gone() -> Callable[[int], Any]:
     """Wait until no process has that pid: dead and reaped, or at least a zombie that only its parent can reap."""
 
     async def wait(pid: int) -> None:
-        async with asyncio.timeout(TIMEOUT):
-            while alive(pid):
-                await asyncio.sleep(0.02)
+        await until(lambda: not alive(pid))
 
     return wait
 

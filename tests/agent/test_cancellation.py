@@ -18,6 +18,7 @@ from fairlead.wire.messages import Ack, Chunk, End
 
 from support.agent.fixtures import Gone
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 SLEEPER = """
 import os, time
@@ -50,9 +51,7 @@ def pid_in(tmp_path: Path) -> PidIn:
     """Wait until a child has written its pid."""
 
     async def read(name: str) -> int:
-        async with asyncio.timeout(20):
-            while not (tmp_path / name).exists() or not (tmp_path / name).read_text().strip():
-                await asyncio.sleep(0.02)
+        await until(lambda: (tmp_path / name).exists() and (tmp_path / name).read_text().strip())
         return int((tmp_path / name).read_text())
 
     return read
@@ -126,9 +125,7 @@ async def test_a_thread_that_continues_after_the_deadline_does_no_harm(agent: Ag
     await link.command("c2", "quick")
     assert (await link.end("c2")).state == "ok"
     go.set()
-    async with asyncio.timeout(20):
-        while not seen:
-            await asyncio.sleep(0.01)
+    await until(lambda: seen)
     await link.command("c3", "quick")
     assert (await link.end("c3")).state == "ok"
     assert link.output("c1") == b"before"

@@ -11,7 +11,6 @@ import signal
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from support.agent.connect_proxy import Proxy
 from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.scripted_server import scripted
+from support.waiting import until
 
 TIMEOUT = 20.0
 
@@ -32,12 +32,6 @@ TIMEOUT = 20.0
 @pytest.fixture
 def trust(certificate: Path) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=str(certificate))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # -- through a proxy -------------------------------------------------------------------------------

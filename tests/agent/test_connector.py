@@ -17,6 +17,7 @@ from fairlead.wire.retry import RetryPolicy
 from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import NEVER
+from support.waiting import until
 
 # -- greeting --------------------------------------------------------------------------------------
 
@@ -229,9 +230,7 @@ async def test_a_gateway_that_starts_later_is_reached(serve: Serve, caplog: pyte
         agent = Agent(f"ws://127.0.0.1:{held.getsockname()[1]}", "edge-1", "t")
         with caplog.at_level("INFO", "fairlead.agent"):
             serving = serve(agent)
-            async with asyncio.timeout(20):
-                while "connecting again" not in caplog.text:
-                    await asyncio.sleep(0.01)
+            await until(lambda: "connecting again" in caplog.text)
         assert not serving.done()
         agent.stop()
         async with asyncio.timeout(20):

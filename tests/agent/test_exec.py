@@ -21,6 +21,7 @@ from fairlead.wire.messages import Ack, Chunk, Credit, End
 from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 MB = 1 << 20
 C1, C2 = (f"exec-{os.getpid()}-{n}" for n in (1, 2))
@@ -53,9 +54,7 @@ def run(link: Link) -> Run:
 
 
 async def pid_in(path: Path) -> int:
-    async with asyncio.timeout(20):
-        while not path.exists() or not path.read_text().strip():
-            await asyncio.sleep(0.01)
+    await until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
@@ -257,9 +256,7 @@ async def test_cancel_of_a_program_that_was_not_started_yet(link: Link, tmp_path
         await link.cancel(f"{C1}-{n}")
     for n in range(10):
         assert (await link.end(f"{C1}-{n}")).state == "cancelled"
-    async with asyncio.timeout(20):
-        while any(f"10{os.getpid()}" in "".join(p.cmdline()[1:2]) for p in _children()):
-            await asyncio.sleep(0.02)
+    await until(lambda: not any(f"10{os.getpid()}" in "".join(p.cmdline()[1:2]) for p in _children()))
 
 
 def _children() -> list[psutil.Process]:

@@ -17,6 +17,7 @@ from fairlead.wire.messages import End, Hb
 from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 
 async def test_heartbeats_are_sent_only_when_nothing_else_is_sent(gateway: Gateway, agent: Agent, serve: Serve) -> None:
@@ -60,24 +61,18 @@ async def test_a_gateway_that_is_frozen_is_given_up(
     """SIGSTOP: its kernel still acknowledges every packet, so only silence shows it."""
     (tmp_path / "frozen.py").write_text(FROZEN)
     process = agent_process(str(tmp_path / "frozen.py"), str(tmp_path / "port"))
-    async with asyncio.timeout(20):
-        while not (tmp_path / "port").exists():
-            await asyncio.sleep(0.02)
+    await until((tmp_path / "port").exists)
     hellos = tmp_path / "port.hellos"
     agent = Agent(f"ws://127.0.0.1:{(tmp_path / 'port').read_text()}", "edge-1", "t")
     serving = serve(agent)
 
     async def greeted(count: int) -> None:
-        async with asyncio.timeout(20):
-            while not hellos.exists() or len(hellos.read_text()) < count:
-                await asyncio.sleep(0.02)
+        await until(lambda: hellos.exists() and len(hellos.read_text()) >= count)
 
     await greeted(1)
     process.signal(signal.SIGSTOP)
     with caplog.at_level("INFO", "fairlead.agent"):
-        async with asyncio.timeout(20):
-            while "nothing was heard" not in caplog.text:
-                await asyncio.sleep(0.02)
+        await until(lambda: "nothing was heard" in caplog.text)
     process.signal(signal.SIGCONT)
     await greeted(2)
     assert not serving.done()

@@ -21,6 +21,7 @@ from fairlead.wire.messages import End
 from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 KEYS = {"pid", "ppid", "user", "state", "cpu_s", "rss_bytes", "started", "argv"}
 
@@ -44,9 +45,7 @@ async def test_each_process_is_one_row(link: Link) -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:
         try:
             process = psutil.Process(child.pid)
-            async with asyncio.timeout(20):
-                while process.memory_info().rss < 20_000_000:
-                    await asyncio.sleep(0.01)
+            await until(lambda: process.memory_info().rss >= 20_000_000)
             async with asyncio.timeout(20):  # until it waits for its input
                 while (rows := await listed(link))[child.pid]["state"] != "S":
                     await asyncio.sleep(0.01)
@@ -70,9 +69,7 @@ async def test_a_zombie_and_a_very_long_command_line_are_listed(link: Link) -> N
         subprocess.Popen(["sleep", "1000", *["1"] * 60_000]) as huge,
     ):
         try:
-            async with asyncio.timeout(20):
-                while psutil.Process(zombie.pid).status() != psutil.STATUS_ZOMBIE:
-                    await asyncio.sleep(0.01)
+            await until(lambda: psutil.Process(zombie.pid).status() == psutil.STATUS_ZOMBIE)
             rows = await listed(link)
             assert rows[zombie.pid]["state"] == "Z"
             assert rows[zombie.pid]["argv"] == ["[true]"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -18,7 +17,8 @@ from fairlead.wire.messages import End
 from support.agent.agent_process import alive
 from support.agent.fixtures import Gone, MakeModule, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
-from support.agent.scripted_link import TIMEOUT, Link
+from support.agent.scripted_link import Link
+from support.waiting import until
 
 
 async def payload(link: Link, command: str, method: str, arguments: dict[str, object] | None = None) -> Any:
@@ -106,9 +106,7 @@ async def test_what_a_handler_has_started_ends_with_its_command(
 
 
 async def pids_in(path: Path) -> tuple[int, int]:
-    async with asyncio.timeout(TIMEOUT):
-        while not path.exists():
-            await asyncio.sleep(0.02)
+    await until(path.exists)
     process, server = path.read_text().split()
     return int(process), int(server)
 

@@ -20,6 +20,7 @@ from fairlead.wire.messages import Ack, Credit, End
 from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 MB = 1 << 20
 C1 = f"shell-{os.getpid()}"
@@ -44,9 +45,7 @@ def screen(link: Link, id: str = C1) -> bytes:
 
 
 async def pid_in(path: Path) -> int:
-    async with asyncio.timeout(20):
-        while not path.exists() or not path.read_text().strip():
-            await asyncio.sleep(0.01)
+    await until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 

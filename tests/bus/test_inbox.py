@@ -15,8 +15,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer
 
+from support.waiting import until
+
 Connect = Callable[[str], Awaitable[Pipeliner]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @dataclass
@@ -106,7 +107,7 @@ async def pipe(valkey: EmbeddedValkey) -> AsyncIterator[Pipe]:
     server.close()
 
 
-async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung: list[Doorbell] = [
         CommandQueued("agent", "command"),
@@ -121,9 +122,7 @@ async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join:
     assert one.inbox.lost == two.inbox.lost == 0
 
 
-async def test_doorbells_of_one_loop_iteration_share_bounded_entries(
-    valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_doorbells_of_one_loop_iteration_share_bounded_entries(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung: list[Doorbell] = [ResultsAdded(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
     for doorbell in rung:
@@ -134,7 +133,7 @@ async def test_doorbells_of_one_loop_iteration_share_bounded_entries(
     assert (one.inbox.sent, two.inbox.received) == (len(rung), len(rung))
 
 
-async def test_a_doorbell_to_the_own_node_needs_no_redis(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_doorbell_to_the_own_node_needs_no_redis(own_valkey: EmbeddedValkey, join: Join) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
@@ -144,14 +143,14 @@ async def test_a_doorbell_to_the_own_node_needs_no_redis(own_valkey: EmbeddedVal
     assert node.received == [ResultsAdded("command")]
 
 
-async def test_a_doorbell_to_a_dead_node_creates_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_doorbell_to_a_dead_node_creates_no_key(valkey: EmbeddedValkey, join: Join) -> None:
     node = await join("one", valkey.url)
     node.inbox.ring("two#e1", [ResultsAdded("command"), ResultsAdded("other")])
     await until(lambda: node.inbox.lost == 2)
     assert await node.pipeliner.submit("KEYS", "*") == [node.inbox.key.encode()]
 
 
-async def test_ringing_without_redis_counts_as_lost(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_ringing_without_redis_counts_as_lost(own_valkey: EmbeddedValkey, join: Join) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     node.inbox.ring("two#e1", [ResultsAdded("command")])
@@ -169,7 +168,7 @@ async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) 
     assert await node.pipeliner.submit("EXISTS", node.inbox.key) == 0
 
 
-async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung = [ResultsAdded(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
     for turn in range(20):
@@ -180,9 +179,7 @@ async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValke
     assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
 
 
-async def test_a_lost_inbox_is_created_again_with_the_heartbeat(
-    valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_a_lost_inbox_is_created_again_with_the_heartbeat(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await one.pipeliner.submit("FLUSHALL")
     await two.inbox.refresh()
@@ -191,7 +188,7 @@ async def test_a_lost_inbox_is_created_again_with_the_heartbeat(
     assert 0 < integer(await two.pipeliner.submit("TTL", two.inbox.key)) <= TTL
 
 
-async def test_a_new_data_epoch_starts_a_new_inbox(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_new_data_epoch_starts_a_new_inbox(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await two.inbox.rename("e2")
     assert two.inbox.address == "two#e2"
@@ -202,7 +199,7 @@ async def test_a_new_data_epoch_starts_a_new_inbox(valkey: EmbeddedValkey, join:
     assert await two.inbox.check()
 
 
-async def test_foreign_entries_are_skipped(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_foreign_entries_are_skipped(valkey: EmbeddedValkey, join: Join) -> None:
     node = await join("one", valkey.url)
     for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([ResultsAdded("command")])]):
         await node.pipeliner.submit("XADD", node.inbox.key, "*", *fields)
@@ -218,9 +215,7 @@ async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: Embedded
     assert node.received == []
 
 
-async def test_a_late_canary_restarts_a_deaf_reader(
-    valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
-) -> None:
+async def test_a_late_canary_restarts_a_deaf_reader(valkey: EmbeddedValkey, join: Join, pipe: Pipe) -> None:
     node = await join("one", valkey.url, pipe.url)
     assert await node.inbox.check()
     pipe.drop_commands()
@@ -234,7 +229,7 @@ async def test_a_late_canary_restarts_a_deaf_reader(
 
 
 async def test_the_node_is_deaf_after_two_late_canaries_until_one_returns(
-    valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
+    valkey: EmbeddedValkey, join: Join, pipe: Pipe
 ) -> None:
     node = await join("one", valkey.url, pipe.url)
     pipe.drop_commands()
@@ -247,9 +242,7 @@ async def test_the_node_is_deaf_after_two_late_canaries_until_one_returns(
     assert not node.inbox.stalled
 
 
-async def test_the_node_is_not_deaf_while_redis_is_unreachable(
-    own_valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_the_node_is_not_deaf_while_redis_is_unreachable(own_valkey: EmbeddedValkey, join: Join) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
@@ -265,7 +258,7 @@ async def test_the_node_is_not_deaf_while_redis_is_unreachable(
 
 
 async def test_an_error_in_the_handler_does_not_stop_the_inbox(
-    valkey: EmbeddedValkey, connect: Connect, until: Until, caplog: pytest.LogCaptureFixture
+    valkey: EmbeddedValkey, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Doorbell] = []
 

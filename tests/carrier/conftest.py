@@ -9,7 +9,7 @@ types and the listeners.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,9 +34,10 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.clients import Connect, PolledClients
 from support.carrier.listeners import ListenerFactory, RecordingListener
-from support.carrier.raw_client import TIMEOUT, RawClient
+from support.carrier.raw_client import RawClient
 from support.carrier.scheduled_listeners import Listen, ScheduledListeners
 from support.carrier.servers import AttachedApp, Dial, Serve
+from support.waiting import until
 
 CLOSE_TIMEOUT = 0.3
 REQUEST_TIMEOUT = 0.5
@@ -45,18 +46,6 @@ REQUEST_TIMEOUT = 0.5
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The gateway runs on uvloop, agents mostly on asyncio's own loop: everything is tested on both."""
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
-
-
-async def until(condition: Callable[[], object], seconds: float = TIMEOUT) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # what is waited for has no event to wait on
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture(name="until")
-def until_fixture() -> Callable[..., Awaitable[None]]:
-    return until
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope, Send
 from fairlead.carrier.http_server.admission import Admission, authenticated
 
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Dial, Serve, Until
+from support.carrier.servers import Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,7 +54,7 @@ async def closed(raw: RawClient) -> bool:
 
 
 async def test_at_the_limit_the_oldest_connection_is_closed(
-    serve: Serve, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
     admission = Admission(4, per_address=4)
     port = await serve(app, admission=admission, request_timeout=30.0)
@@ -76,7 +77,7 @@ async def test_at_the_limit_the_oldest_connection_is_closed(
     assert "127.0.0.1" in lines[0]
 
 
-async def test_each_address_has_its_own_limit(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_each_address_has_its_own_limit(serve: Serve, dial: Dial) -> None:
     admission = Admission(100, per_address=3)
     port = await serve(app, admission=admission, request_timeout=30.0)
     silent = [await dial(port, upgrade=False) for _ in range(5)]
@@ -86,9 +87,7 @@ async def test_each_address_has_its_own_limit(serve: Serve, dial: Dial, until: U
     assert len(admission) == 3
 
 
-async def test_clients_of_a_trusted_proxy_are_limited_and_the_proxy_is_not(
-    serve: Serve, dial: Dial, until: Until
-) -> None:
+async def test_clients_of_a_trusted_proxy_are_limited_and_the_proxy_is_not(serve: Serve, dial: Dial) -> None:
     admission = Admission(100, per_address=2)
     waiting: list[asyncio.Event] = []
 
@@ -125,7 +124,7 @@ async def test_only_a_trusted_proxy_may_name_a_client(serve: Serve, dial: Dial) 
     assert await answered(raw) == b"127.0.0.1"
 
 
-async def test_refused_and_lost_connections_are_not_counted_any_more(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_refused_and_lost_connections_are_not_counted_any_more(serve: Serve, dial: Dial) -> None:
     async def deny(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})

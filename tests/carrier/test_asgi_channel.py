@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.servers import Dial, Serve, Until
+from support.carrier.servers import Dial, Serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -162,7 +162,7 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
 
 
 @pytest.mark.timeout(600)  # two million messages take five seconds of CPU time, of which a busy machine gives little
-async def test_the_number_of_empty_messages_is_bounded(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_the_number_of_empty_messages_is_bounded(serve: Serve, dial: Dial) -> None:
     go = asyncio.Event()
     count = 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve
+from support.waiting import until
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
@@ -101,7 +102,7 @@ def test_write_takes_only_complete_frames() -> None:
 
 @module_loop
 async def test_attach_returns_at_once_on_our_server_and_after_the_close_elsewhere(
-    serve: Serve, foreign: Serve, dial: Dial, until: Until
+    serve: Serve, foreign: Serve, dial: Dial
 ) -> None:
     for start, at_once in ((serve, True), (foreign, False)):
         listener, returned = RecordingListener(), asyncio.Event()
@@ -140,9 +141,7 @@ async def test_receive_after_attach_is_an_error(serve: Serve, dial: Dial) -> Non
 
 
 @module_loop
-async def test_cancelling_the_endpoint_closes_the_connection(
-    foreign: Serve, dial: Dial, until: Callable[..., Awaitable[None]]
-) -> None:
+async def test_cancelling_the_endpoint_closes_the_connection(foreign: Serve, dial: Dial) -> None:
     """A foreign server that gives up on its tasks: the listener still hears the end."""
     listener = RecordingListener()
     tasks = []
@@ -165,7 +164,6 @@ async def test_a_close_inside_a_fragmented_message_is_answered_as_without_attach
     plain_echo_app: EchoApp,
     foreign: Serve,
     dial: Dial,
-    until: Until,
     apart: bool,
 ) -> None:
     """What a stock server answers there is its library's business, and a listener changes nothing about it."""

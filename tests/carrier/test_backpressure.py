@@ -13,7 +13,8 @@ from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
-from support.carrier.servers import AttachedApp, Dial, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -55,7 +56,7 @@ async def drain(sock: socket.socket, enough: int = 1 << 40, seconds: float = 20.
     return total
 
 
-async def test_a_slow_reader_overflows_and_is_closed(listeners: ListenerFactory, until: Until) -> None:
+async def test_a_slow_reader_overflows_and_is_closed(listeners: ListenerFactory) -> None:
     sock = await slow_reader(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     listener, connection = listeners.last, listeners.last.open_connection
@@ -74,7 +75,7 @@ async def test_a_slow_reader_overflows_and_is_closed(listeners: ListenerFactory,
         assert await drain(sock) < sent
 
 
-async def test_a_listener_may_choose_how_an_overflow_ends(listeners: ListenerFactory, until: Until) -> None:
+async def test_a_listener_may_choose_how_an_overflow_ends(listeners: ListenerFactory) -> None:
     class Strict(RecordingListener):
         def on_overflow(self, connection: Connection) -> None:
             super().on_overflow(connection)
@@ -93,9 +94,7 @@ async def test_a_listener_may_choose_how_an_overflow_ends(listeners: ListenerFac
     sock.close()
 
 
-async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(
-    listeners: ListenerFactory, until: Until
-) -> None:
+async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(listeners: ListenerFactory) -> None:
     """A sender that stops at `congested` and goes on at `on_writable` never overflows and loses nothing."""
     sock = await slow_reader(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
@@ -117,7 +116,7 @@ async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(
     sock.close()
 
 
-async def test_one_message_may_be_larger_than_the_buffer(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_one_message_may_be_larger_than_the_buffer(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     listeners.last.open_connection.send(bytes(5 * listeners.limit))
@@ -125,7 +124,7 @@ async def test_one_message_may_be_larger_than_the_buffer(listeners: ListenerFact
     assert listeners.last.overflows == 0
 
 
-async def test_paused_reading_makes_the_peer_wait(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_paused_reading_makes_the_peer_wait(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     listener = listeners.last
@@ -149,7 +148,7 @@ async def test_a_write_buffer_cannot_be_smaller_than_the_transports_mark() -> No
 
 
 async def test_answers_to_pings_of_a_peer_that_does_not_read_overflow_too(
-    attached_app: AttachedApp, serve: Serve, until: Until
+    attached_app: AttachedApp, serve: Serve
 ) -> None:
     """Pongs are writes like any other: a flood of pings cannot fill memory."""
     listener = RecordingListener()

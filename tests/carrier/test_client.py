@@ -20,8 +20,9 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Serve, Until
+from support.carrier.servers import AttachedApp, Serve
 from support.scripted_server import accept, scripted
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -30,7 +31,7 @@ MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b
 
 
 async def test_client_talks_to_our_server(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None, connect: Connect
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, no_errors: None, connect: Connect
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
     listener = RecordingListener()
@@ -48,7 +49,7 @@ async def test_client_talks_to_our_server(
 
 
 async def test_client_talks_to_a_server_of_the_websockets_library(
-    timer_wheel: TimerWheel, until: Until, no_errors: None, connect: Connect
+    timer_wheel: TimerWheel, no_errors: None, connect: Connect
 ) -> None:
     async def echo(peer: ServerConnection) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
@@ -103,9 +104,7 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerW
     connection.abort()
 
 
-async def test_frames_that_arrive_with_the_answer_are_not_lost(
-    timer_wheel: TimerWheel, until: Until, connect: Connect
-) -> None:
+async def test_frames_that_arrive_with_the_answer_are_not_lost(timer_wheel: TimerWheel, connect: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
@@ -118,7 +117,7 @@ async def test_frames_that_arrive_with_the_answer_are_not_lost(
     assert listener.closed == [(4001, "")]
 
 
-async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, until: Until, connect: Connect) -> None:
+async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, connect: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
@@ -130,9 +129,7 @@ async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, un
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_too_large_for_the_client_closes_with_1009(
-    timer_wheel: TimerWheel, until: Until, connect: Connect
-) -> None:
+async def test_a_message_too_large_for_the_client_closes_with_1009(timer_wheel: TimerWheel, connect: Connect) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
@@ -164,9 +161,7 @@ async def test_each_frame_has_a_new_mask(timer_wheel: TimerWheel, connect: Conne
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket_is_disconnected(
-    timer_wheel: TimerWheel, until: Until, connect: Connect
-) -> None:
+async def test_a_server_that_never_closes_the_socket_is_disconnected(timer_wheel: TimerWheel, connect: Connect) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 

@@ -16,7 +16,7 @@ from fairlead.errors import ConnectionRefused
 
 from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import Serve, Until
+from support.carrier.servers import Serve
 from support.scripted_server import scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -110,7 +110,7 @@ async def test_a_host_name_that_does_not_exist_is_reported(timer_wheel: TimerWhe
 
 @pytest.mark.parametrize("when", ["before", "inside"])
 async def test_an_answer_that_does_not_come_in_time_is_reported(
-    timer_wheel: TimerWheel, when: str, until: Until, connect: Connect
+    timer_wheel: TimerWheel, when: str, connect: Connect
 ) -> None:
     gone = asyncio.Event()
 

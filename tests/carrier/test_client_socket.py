@@ -15,7 +15,8 @@ from fairlead.errors import ConnectionRefused
 
 from support.carrier.clients import PolledClients
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Serve, Until
+from support.carrier.servers import AttachedApp, Serve
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -46,7 +47,7 @@ async def test_connections_from_two_source_addresses_share_ports() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_client_on_a_poller_leaves_no_descriptor_and_no_transport(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, host: str
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, host: str
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
     clients = PolledClients()

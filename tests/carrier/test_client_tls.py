@@ -13,7 +13,8 @@ from fairlead.carrier.tls.server_certificate import ServerCertificate
 from fairlead.errors import ConnectionRefused
 
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Serve, Until
+from support.carrier.servers import AttachedApp, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,7 +26,6 @@ async def test_client_connects_with_wss(
     serve: Serve,
     attached_app: AttachedApp,
     timer_wheel: TimerWheel,
-    until: Until,
     certificate: Path,
     no_errors: None,
 ) -> None:
@@ -48,7 +48,7 @@ async def test_client_connects_with_wss(
 
 
 async def test_a_violation_is_closed_over_tls(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, certificate: Path
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
     far, near = RecordingListener(), RecordingListener()

@@ -17,7 +17,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import ListenerFactory, RecordingListener
-from support.carrier.servers import AttachedApp, Dial, Until
+from support.carrier.servers import AttachedApp, Dial
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -27,7 +28,7 @@ TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 async def test_a_listener_is_told_of_open_messages_and_close(
-    listeners: ListenerFactory, dial: Dial, until: Until, no_errors: None
+    listeners: ListenerFactory, dial: Dial, no_errors: None
 ) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.opened)
@@ -43,7 +44,7 @@ async def test_a_listener_is_told_of_open_messages_and_close(
     assert (await raw.expect_frame())[0] == FIN | CLOSE
 
 
-async def test_send_and_prepared_frames(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_send_and_prepared_frames(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     connection = listeners.last.open_connection
@@ -61,7 +62,7 @@ async def test_send_and_prepared_frames(listeners: ListenerFactory, dial: Dial, 
     assert not connection.closing
 
 
-async def test_our_close_reports_the_code_that_was_sent(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_our_close_reports_the_code_that_was_sent(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     connection = listeners.last.open_connection
@@ -79,7 +80,7 @@ async def test_our_close_reports_the_code_that_was_sent(listeners: ListenerFacto
     connection.abort()
 
 
-async def test_messages_after_our_close_are_not_delivered(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_messages_after_our_close_are_not_delivered(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     listeners.last.open_connection.close(4000)
@@ -91,9 +92,7 @@ async def test_messages_after_our_close_are_not_delivered(listeners: ListenerFac
 
 
 @pytest.mark.parametrize("reason", ["x" * 500, "€" * 60, "ab" + "\U0001f600" * 40])
-async def test_long_reasons_are_cut_between_characters(
-    listeners: ListenerFactory, dial: Dial, until: Until, reason: str
-) -> None:
+async def test_long_reasons_are_cut_between_characters(listeners: ListenerFactory, dial: Dial, reason: str) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     listeners.last.open_connection.close(4000, reason)
@@ -103,7 +102,7 @@ async def test_long_reasons_are_cut_between_characters(
     assert reason.startswith(payload[2:].decode())
 
 
-async def test_a_lost_peer_is_1006(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_a_lost_peer_is_1006(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     raw.writer.get_extra_info("socket").setsockopt(
@@ -114,7 +113,7 @@ async def test_a_lost_peer_is_1006(listeners: ListenerFactory, dial: Dial, until
     assert listeners.last.closed[0][0] in (1005, 1006)
 
 
-async def test_abort_closes_at_once(listeners: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_abort_closes_at_once(listeners: ListenerFactory, dial: Dial) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
     connection = listeners.last.open_connection
@@ -127,7 +126,7 @@ async def test_abort_closes_at_once(listeners: ListenerFactory, dial: Dial, unti
 
 
 async def test_a_peer_that_never_answers_a_close_is_disconnected(
-    listeners: ListenerFactory, dial: Dial, until: Until, ours: bool
+    listeners: ListenerFactory, dial: Dial, ours: bool
 ) -> None:
     raw = await dial(listeners.port)
     await until(lambda: listeners.all and listeners.last.connection)
@@ -144,16 +143,16 @@ async def test_a_peer_that_never_answers_a_close_is_disconnected(
 
 @pytest.mark.parametrize("hook", ["on_open", "on_message"])
 async def test_an_exception_in_a_listener_closes_with_1011(
-    listeners: ListenerFactory, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(RecordingListener):
+    class BrokenListener(RecordingListener):
         pass
 
     def fail(self: Any, *arguments: object) -> None:
         raise RuntimeError("on purpose")
 
-    setattr(Broken, hook, fail)
-    listeners.make = Broken
+    setattr(BrokenListener, hook, fail)
+    listeners.make = BrokenListener
     raw = await dial(listeners.port)
     raw.send(FIN | BINARY, b"x")
     first, payload = await raw.expect_frame()
@@ -165,20 +164,20 @@ async def test_an_exception_in_a_listener_closes_with_1011(
 
 
 async def test_an_exception_in_on_close_is_logged(
-    listeners: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(RecordingListener):
+    class ListenerBrokenAtClose(RecordingListener):
         def on_close(self, connection: object, code: int, reason: str) -> None:
             raise RuntimeError("on purpose")
 
-    listeners.make = Broken
+    listeners.make = ListenerBrokenAtClose
     raw = await dial(listeners.port)
     raw.send(FIN | CLOSE, (1000).to_bytes(2, "big"))
     await until(lambda: "listener failed in on_close" in caplog.text)
 
 
 async def test_uvicorns_shutdown_closes_with_1012(
-    attached_app: AttachedApp, dial: Dial, until: Until, timer_wheel: TimerWheel, epoll: bool
+    attached_app: AttachedApp, dial: Dial, timer_wheel: TimerWheel, epoll: bool
 ) -> None:
     from fairlead.carrier.http_server.uvicorn_server import Server, config
 
@@ -197,7 +196,7 @@ async def test_uvicorns_shutdown_closes_with_1012(
 
 
 async def test_nothing_is_logged_for_ordinary_connections(
-    listeners: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    listeners: ListenerFactory, dial: Dial, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fairlead.carrier"):
         for _ in range(3):

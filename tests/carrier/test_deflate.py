@@ -14,7 +14,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.websocket import frames
 
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -113,9 +114,7 @@ async def test_a_client_of_the_websockets_library_uses_deflate(
             assert await peer.recv() == message
 
 
-async def test_our_client_and_server_use_deflate(
-    serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel, until: Until
-) -> None:
+async def test_our_client_and_server_use_deflate(serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel) -> None:
     port = await serve(echo_app, deflate=True)
     listener = RecordingListener()
     connection = await our_connect(f"ws://127.0.0.1:{port}", listener, timer_wheel=timer_wheel, deflate=True)
@@ -128,9 +127,7 @@ async def test_our_client_and_server_use_deflate(
     await until(lambda: listener.closed)
 
 
-async def test_prepared_frames_are_not_compressed(
-    serve: Serve, dial: Dial, attached_app: AttachedApp, until: Until
-) -> None:
+async def test_prepared_frames_are_not_compressed(serve: Serve, dial: Dial, attached_app: AttachedApp) -> None:
     """A broadcast is encoded once for all, whether or not a connection has negotiated compression."""
     listener = RecordingListener()
     port = await serve(attached_app(lambda: listener), deflate=True)

@@ -26,7 +26,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -70,7 +71,7 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
 
 
 async def test_closed_connections_leave_no_garbage(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, collector_off: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, collector_off: None
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
 
@@ -99,7 +100,7 @@ async def test_closed_connections_leave_no_garbage(
 
 
 async def test_closed_asgi_connections_leave_no_garbage(
-    serve: Serve, plain_echo_app: EchoApp, timer_wheel: TimerWheel, until: Until, collector_off: None
+    serve: Serve, plain_echo_app: EchoApp, timer_wheel: TimerWheel, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
 
@@ -120,9 +121,7 @@ async def test_closed_asgi_connections_leave_no_garbage(
     await until(lambda: not grown(before, 3))
 
 
-async def test_refused_upgrades_leave_no_garbage(
-    serve: Serve, timer_wheel: TimerWheel, until: Until, collector_off: None
-) -> None:
+async def test_refused_upgrades_leave_no_garbage(serve: Serve, timer_wheel: TimerWheel, collector_off: None) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 
@@ -140,9 +139,7 @@ async def test_refused_upgrades_leave_no_garbage(
     await until(lambda: not grown(before, 3))
 
 
-async def test_incomplete_requests_leave_no_garbage(
-    serve: Serve, dial: Dial, until: Until, collector_off: None
-) -> None:
+async def test_incomplete_requests_leave_no_garbage(serve: Serve, dial: Dial, collector_off: None) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
 
     port = await serve(app, request_timeout=0.1)
@@ -155,7 +152,7 @@ async def test_incomplete_requests_leave_no_garbage(
 
 
 async def test_connections_that_are_reset_after_their_answer_leave_no_garbage(
-    serve: Serve, plain_echo_app: EchoApp, until: Until, collector_off: None
+    serve: Serve, plain_echo_app: EchoApp, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
     loop = asyncio.get_running_loop()

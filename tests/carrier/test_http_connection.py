@@ -13,7 +13,8 @@ from starlette.routing import Route
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Dial, EchoApp, Serve, Until
+from support.carrier.servers import Dial, EchoApp, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -131,9 +132,7 @@ async def test_garbage_is_400(serve: Serve, dial: Dial) -> None:
     assert await raw.answer() == 400
 
 
-async def test_a_closed_connection_leaves_no_timer(
-    serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until
-) -> None:
+async def test_a_closed_connection_leaves_no_timer(serve: Serve, dial: Dial, timer_wheel: TimerWheel) -> None:
     """A closed connection is removed from the queue of deadlines."""
     port = await serve(APP, request_timeout=7.0)
     for number in range(5):

@@ -13,7 +13,8 @@ from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 
 from support.carrier.scheduled_listeners import Listen, MeteredListener
-from support.carrier.servers import Dial, Until
+from support.carrier.servers import Dial
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -21,9 +22,7 @@ TEXT, BINARY, PING = 0x81, 0x82, 0x89
 MIB = 1 << 20
 
 
-async def test_incomplete_messages_share_a_limit(
-    listen: Listen, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_incomplete_messages_share_a_limit(listen: Listen, dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty peers withhold the last byte of a megabyte: what is kept has a bound, small messages pass, and when the
     oldest are given up a whole megabyte passes, too."""
     monkeypatch.setattr(module, "STALE", 5.0)
@@ -51,9 +50,7 @@ async def test_incomplete_messages_share_a_limit(
     await until(lambda: len(listeners.read_scheduler) <= 1)
 
 
-async def test_large_messages_of_many_connections_do_not_wait_for_each_other(
-    listen: Listen, dial: Dial, until: Until
-) -> None:
+async def test_large_messages_of_many_connections_do_not_wait_for_each_other(listen: Listen, dial: Dial) -> None:
     """Forty megabytes at once where four fit: each message is delivered, and no connection is closed."""
     limit, peers = 4 * MIB, 40
     listeners = await listen(ReadBudget(incomplete=limit))

@@ -26,7 +26,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Dial, Serve, Until
+from support.carrier.servers import Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -142,7 +143,7 @@ async def test_a_silent_connection_is_closed_after_the_time_of_a_head(serve_on: 
     raw.end()
 
 
-async def test_at_the_limit_the_oldest_silent_connection_is_closed(serve_on: Serve, site: Site, until: Until) -> None:
+async def test_at_the_limit_the_oldest_silent_connection_is_closed(serve_on: Serve, site: Site) -> None:
     admission = Admission(3, per_address=3)
     port = await serve_on(site.app, request_timeout=60, admission=admission, **site.options)
     opened = await silent(port, 5)
@@ -154,9 +155,7 @@ async def test_at_the_limit_the_oldest_silent_connection_is_closed(serve_on: Ser
     await until(lambda: len(admission) == 0)
 
 
-async def test_links_and_lost_connections_are_not_counted(
-    serve_on: Serve, site: Site, dial: Dial, until: Until
-) -> None:
+async def test_links_and_lost_connections_are_not_counted(serve_on: Serve, site: Site, dial: Dial) -> None:
     admission = Admission(3)
     port = await serve_on(site.app, request_timeout=60, admission=admission, **site.options)
     links = [await dial(port, path="/link") for _ in range(5)]
@@ -195,7 +194,6 @@ async def test_connections_wait_while_no_descriptor_is_free(
     serve_on: Serve,
     site: Site,
     caplog: pytest.LogCaptureFixture,
-    until: Until,
     descriptors_in_use: Callable[[], int],
     running: list[tuple[uvicorn.Server, asyncio.Task[None]]],
 ) -> None:
@@ -228,7 +226,7 @@ async def test_what_an_endpoint_fails_on_the_application_gets(
 
 
 async def test_a_server_that_stops_closes_what_waits_and_every_link(
-    site: Site, dial: Dial, until: Until, timer_wheel: TimerWheel
+    site: Site, dial: Dial, timer_wheel: TimerWheel
 ) -> None:
     server = Server(config(site.app, timer_wheel=timer_wheel, close_timeout=0.3, **site.options), own_signals=False)  # type: ignore[arg-type]
     running = asyncio.create_task(server.serve())

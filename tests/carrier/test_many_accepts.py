@@ -16,7 +16,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import AttachedApp, Serve, Until
+from support.carrier.servers import AttachedApp, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,7 +55,7 @@ def descriptors() -> int:
 
 @pytest.mark.timeout(600)  # it takes two seconds of CPU time, of which a busy machine gives little
 async def test_descriptors_and_memory_stay_the_same(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel
 ) -> None:
     # A crowd connects first and sends its requests then, which takes longer than a head may take in other tests.
     port = await serve(attached_app(lambda: RecordingListener(echo=True)), request_timeout=300)

@@ -13,12 +13,13 @@ from fairlead.carrier.http_server.uvicorn_server import Server, ServerConfig, co
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Dial, Serve, Until
+from support.carrier.servers import Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-class Counting:
+class CountingApp:
     """Answers each request with its path and body, and counts how many it answers at once. A path below /known counts
     as a valid token."""
 
@@ -60,7 +61,7 @@ async def answers(raw: RawClient, count: int) -> list[bytes]:
 
 
 async def test_all_answers_come_in_order_one_request_at_a_time(serve: Serve, dial: Dial) -> None:
-    app = Counting()
+    app = CountingApp()
     raw = await dial(await serve(app), upgrade=False)
     raw.write(b"".join(get(f"/known/{n}") for n in range(2000)))
     assert await answers(raw, 2000) == [b"/known/%d " % n for n in range(2000)]
@@ -69,7 +70,7 @@ async def test_all_answers_come_in_order_one_request_at_a_time(serve: Serve, dia
 
 @pytest.mark.parametrize("piece", [1, 7, 50, 4096])
 async def test_heads_and_bodies_may_arrive_in_pieces_of_any_size(serve: Serve, dial: Dial, piece: int) -> None:
-    raw = await dial(await serve(Counting()), upgrade=False)
+    raw = await dial(await serve(CountingApp()), upgrade=False)
     request = b"POST /known HTTP/1.1\r\nHost: t\r\nContent-Length: 20\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\nxx"
     sent = (request + get("/known/2") + b"\r\n\r\n") * 3
     for start in range(0, len(sent), piece):
@@ -80,7 +81,7 @@ async def test_heads_and_bodies_may_arrive_in_pieces_of_any_size(serve: Serve, d
 
 
 async def test_a_request_may_follow_a_chunked_body(serve: Serve, dial: Dial) -> None:
-    raw = await dial(await serve(Counting()), upgrade=False)
+    raw = await dial(await serve(CountingApp()), upgrade=False)
     for _ in range(2):
         raw.write(b"POST /known HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
         assert await answers(raw, 1) == [b"/known abc"]
@@ -92,7 +93,7 @@ CODED = b"POST %s HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
 async def test_a_trailer_is_not_a_header(serve: Serve, dial: Dial) -> None:
     """A proxy that looks at headers has not seen it; here it would even be a second Host."""
     seen: list[list[bytes]] = []
-    counting = Counting()
+    counting = CountingApp()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(0)  # all of the request has come by now
@@ -129,7 +130,7 @@ async def test_a_chunked_body_without_a_token_is_read_only_a_little(serve: Serve
 
 
 async def test_a_long_chunked_body_with_a_token_is_read(serve: Serve, dial: Dial) -> None:
-    raw = await dial(await serve(Counting()), upgrade=False)
+    raw = await dial(await serve(CountingApp()), upgrade=False)
     for _ in range(2):
         raw.write(CODED % b"/known" + (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 300 + b"0\r\n\r\n")
         assert await answers(raw, 1) == [b"/known " + b"x" * 300_000]
@@ -137,7 +138,7 @@ async def test_a_long_chunked_body_with_a_token_is_read(serve: Serve, dial: Dial
 
 async def test_a_request_pipelined_behind_a_chunked_body_is_asked_to_retry(serve: Serve, dial: Dial) -> None:
     """Where a chunked body ends only the parser knows; RFC 9112 §9.3.2 lets a server close, and a client send again."""
-    app = Counting()
+    app = CountingApp()
     raw = await dial(await serve(app), upgrade=False)
     chunked = b"POST /known HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     raw.write(chunked + get("/known/2") * 500)
@@ -147,7 +148,7 @@ async def test_a_request_pipelined_behind_a_chunked_body_is_asked_to_retry(serve
 
 
 async def test_an_answer_may_be_sent_before_the_body_ends(serve: Serve, dial: Dial) -> None:
-    raw = await dial(await serve(Counting()), upgrade=False)
+    raw = await dial(await serve(CountingApp()), upgrade=False)
     raw.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n")
     assert await answers(raw, 1) == [b"/known/unread "]
     raw.write(bytes(100_000) + get("/known"))
@@ -155,7 +156,7 @@ async def test_an_answer_may_be_sent_before_the_body_ends(serve: Serve, dial: Di
 
 
 async def test_a_body_that_continues_after_its_answer_is_cut_off(serve: Serve, dial: Dial) -> None:
-    raw = await dial(await serve(Counting(), request_timeout=0.4), upgrade=False)
+    raw = await dial(await serve(CountingApp(), request_timeout=0.4), upgrade=False)
     raw.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n")
     await answers(raw, 1)
 
@@ -167,14 +168,14 @@ async def test_a_body_that_continues_after_its_answer_is_cut_off(serve: Serve, d
 
     with pytest.raises(ConnectionError):
         await asyncio.wait_for(go_on(), 20)
-    dripping = await dial(await serve(Counting(), request_timeout=0.4), upgrade=False)
+    dripping = await dial(await serve(CountingApp(), request_timeout=0.4), upgrade=False)
     dripping.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n")
     await answers(dripping, 1)
     async with asyncio.timeout(20):
         assert await dripping.reader.read() == b""
 
 
-async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial) -> None:
     """16 MB of requests to an application that never answers: what is held is one read, the rest stays outside."""
     admission = Admission()
     asked = asyncio.Event()
@@ -197,10 +198,10 @@ async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Until)
     raw.writer.transport.abort()
 
 
-async def test_bytes_received_ahead_share_a_limit_for_all_connections(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_bytes_received_ahead_share_a_limit_for_all_connections(serve: Serve, dial: Dial) -> None:
     """Heads that never end: who holds most without a token goes first."""
     admission = Admission(ahead=200_000)
-    port = await serve(Counting(), admission=admission, request_timeout=30.0)
+    port = await serve(CountingApp(), admission=admission, request_timeout=30.0)
     half = b"GET / HTTP/1.1\r\nHost: t\r\nX: " + b"x" * 50_000
     held = []
     for _ in range(8):
@@ -213,18 +214,18 @@ async def test_bytes_received_ahead_share_a_limit_for_all_connections(serve: Ser
 
 
 async def test_a_connection_without_a_token_may_send_only_a_few_requests(serve: Serve, dial: Dial) -> None:
-    raw = await dial(await serve(Counting(), admission=Admission(requests=3)), upgrade=False)
+    raw = await dial(await serve(CountingApp(), admission=Admission(requests=3)), upgrade=False)
     raw.write(get("/") * 3)
     await answers(raw, 3)
     assert "close" in raw.headers["connection"]
     assert await raw.reader.read() == b""
-    known = await dial(await serve(Counting(), admission=Admission(requests=3)), upgrade=False)
+    known = await dial(await serve(CountingApp(), admission=Admission(requests=3)), upgrade=False)
     known.write(get("/known") * 30)
     await answers(known, 30)
 
 
 async def test_a_connection_without_a_token_is_closed_after_some_time(serve: Serve, dial: Dial) -> None:
-    port = await serve(Counting(), admission=Admission(lifetime=0.5), request_timeout=30.0)
+    port = await serve(CountingApp(), admission=Admission(lifetime=0.5), request_timeout=30.0)
     raw, known = await dial(port, upgrade=False), await dial(port, upgrade=False)
     for one, path in ((raw, "/"), (known, "/known")):
         one.write(get(path))
@@ -235,10 +236,8 @@ async def test_a_connection_without_a_token_is_closed_after_some_time(serve: Ser
     await answers(known, 1)
 
 
-async def test_a_connection_closed_while_requests_wait_leaves_nothing(
-    timer_wheel: TimerWheel, dial: Dial, until: Until
-) -> None:
-    made: ServerConfig = config(Counting(), timer_wheel=timer_wheel, admission=Admission(pace=0.3), stop_timeout=2)
+async def test_a_connection_closed_while_requests_wait_leaves_nothing(timer_wheel: TimerWheel, dial: Dial) -> None:
+    made: ServerConfig = config(CountingApp(), timer_wheel=timer_wheel, admission=Admission(pace=0.3), stop_timeout=2)
     server = Server(made, own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)

@@ -23,7 +23,8 @@ from fairlead.carrier.epoll.socket_transport import HIGH_WATER, SocketTransport
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
-from support.carrier.servers import AttachedApp, Dial, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, Serve
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -33,10 +34,10 @@ pytestmark = [
 BINARY, CLOSE = 0x82, 0x88
 
 
-class Recorder(asyncio.Protocol):
+class ProtocolRecorder(asyncio.Protocol):
     """Records what its transport tells it."""
 
-    def __init__(self, served: list[Recorder]) -> None:
+    def __init__(self, served: list[ProtocolRecorder]) -> None:
         self.received = b""
         self.events: list[str] = []
         self.transport: asyncio.Transport
@@ -66,7 +67,7 @@ class Bench:
         self.step = 0.0
         """Seconds that pass between two looks at the clock."""
         self.poller = Poller(self._clock)
-        self.served: list[Recorder] = []
+        self.served: list[ProtocolRecorder] = []
         self.peers: list[socket.socket] = []
 
     def _clock(self) -> float:
@@ -83,12 +84,12 @@ class Bench:
         transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, ours)
         return transport, peer
 
-    async def taken(self) -> tuple[SocketTransport, Recorder, socket.socket]:
+    async def taken(self) -> tuple[SocketTransport, ProtocolRecorder, socket.socket]:
         """A transport on the poller, its protocol and its peer."""
         before, peer = await self.transport()
         transport = self.poller.take_over(before)
         assert transport is not None
-        recorder = Recorder(self.served)
+        recorder = ProtocolRecorder(self.served)
         recorder.transport = transport
         transport.set_protocol(recorder)
         return transport, recorder, peer
@@ -116,12 +117,12 @@ async def received(peer: socket.socket, size: int) -> bytes:
     return data
 
 
-async def test_a_connection_leaves_its_transport_and_its_peer_notices_nothing(bench: Bench, until: Until) -> None:
+async def test_a_connection_leaves_its_transport_and_its_peer_notices_nothing(bench: Bench) -> None:
     before, peer = await bench.transport()
     peer.send(b"sent before")
     transport = bench.poller.take_over(before)
     assert transport is not None
-    recorder = Recorder(bench.served)
+    recorder = ProtocolRecorder(bench.served)
     transport.set_protocol(recorder)
     await until(lambda: recorder.received == b"sent before")
     await until(before.is_closing)
@@ -135,13 +136,13 @@ async def test_a_connection_leaves_its_transport_and_its_peer_notices_nothing(be
     assert len(bench.poller) == 1
 
 
-async def test_what_a_peer_sends_before_it_leaves_is_read_first(bench: Bench, until: Until) -> None:
+async def test_what_a_peer_sends_before_it_leaves_is_read_first(bench: Bench) -> None:
     before, peer = await bench.transport()
     peer.send(b"the last words")
     peer.close()
     transport = bench.poller.take_over(before)
     assert transport is not None
-    recorder = Recorder(bench.served)
+    recorder = ProtocolRecorder(bench.served)
     transport.set_protocol(recorder)
     await until(lambda: recorder.events)
     assert (recorder.received, recorder.events) == (b"the last words", ["lost"])
@@ -170,7 +171,7 @@ async def test_without_free_descriptors_a_connection_stays(bench: Bench, monkeyp
     before.close()
 
 
-async def test_many_ready_sockets_are_served_over_several_turns(bench: Bench, until: Until) -> None:
+async def test_many_ready_sockets_are_served_over_several_turns(bench: Bench) -> None:
     """Each look at the clock takes half of a turn: a turn serves three, and the next goes on with those that wait. One
     that is always ready does not come before them again."""
     ends = [await bench.taken() for _ in range(20)]
@@ -190,7 +191,7 @@ async def test_many_ready_sockets_are_served_over_several_turns(bench: Bench, un
     greedy.heard = lambda: None
 
 
-async def test_one_busy_socket_does_not_keep_others_from_being_read(bench: Bench, until: Until) -> None:
+async def test_one_busy_socket_does_not_keep_others_from_being_read(bench: Bench) -> None:
     _, busy, peer = await bench.taken()
     _, other, quiet = await bench.taken()
 
@@ -208,7 +209,7 @@ async def test_one_busy_socket_does_not_keep_others_from_being_read(bench: Bench
     assert bench.served.index(other) - before <= 4
 
 
-async def talk(peer: socket.socket, recorder: Recorder, messages: int = 2 * HOT) -> None:
+async def talk(peer: socket.socket, recorder: ProtocolRecorder, messages: int = 2 * HOT) -> None:
     """Send messages, each when the one before was read."""
     for _ in range(messages):
         size = len(recorder.received)
@@ -232,7 +233,7 @@ async def test_the_one_link_that_is_talked_to_is_watched_by_the_event_loop(bench
     assert one.events == other.events == []
 
 
-async def test_a_socket_that_the_event_loop_watches_is_paused_filled_and_closed(bench: Bench, until: Until) -> None:
+async def test_a_socket_that_the_event_loop_watches_is_paused_filled_and_closed(bench: Bench) -> None:
     transport, recorder, peer = await bench.taken()
     await talk(peer, recorder)
     transport.pause_reading()
@@ -258,9 +259,7 @@ async def test_a_socket_that_the_event_loop_watches_is_paused_filled_and_closed(
     assert bench.poller.hot is None
 
 
-async def test_a_reset_that_follows_data_is_noticed_by_a_socket_that_the_event_loop_watches(
-    bench: Bench, until: Until
-) -> None:
+async def test_a_reset_that_follows_data_is_noticed_by_a_socket_that_the_event_loop_watches(bench: Bench) -> None:
     """libuv ends its watch at the first error of a socket, when what arrived before the error is still unread."""
     transport, recorder, peer = await bench.taken()
     await talk(peer, recorder)
@@ -308,7 +307,7 @@ async def test_what_is_written_in_one_turn_is_one_write(bench: Bench, monkeypatc
     assert 1000 in writes
 
 
-async def test_writes_to_many_take_several_turns(bench: Bench, until: Until) -> None:
+async def test_writes_to_many_take_several_turns(bench: Bench) -> None:
     ends = [await bench.taken() for _ in range(10)]
     bench.step = module.TURN
     for transport, _, _ in ends:
@@ -322,7 +321,7 @@ async def test_writes_to_many_take_several_turns(bench: Bench, until: Until) -> 
     assert [await received(peer, 1) for _, _, peer in ends] == [b"x"] * 10
 
 
-async def test_a_peer_that_does_not_read_pauses_and_resumes_writing(bench: Bench, until: Until) -> None:
+async def test_a_peer_that_does_not_read_pauses_and_resumes_writing(bench: Bench) -> None:
     transport, recorder, peer = await bench.taken()
     data = os.urandom(HIGH_WATER // 2)
     sent = 0
@@ -336,7 +335,7 @@ async def test_a_peer_that_does_not_read_pauses_and_resumes_writing(bench: Bench
     assert transport.get_write_buffer_size() == 0
 
 
-async def test_close_writes_what_waits_and_abort_does_not(bench: Bench, until: Until) -> None:
+async def test_close_writes_what_waits_and_abort_does_not(bench: Bench) -> None:
     (closed, _, one), (aborted, recorder, other) = await bench.taken(), await bench.taken()
     size = 0
     while closed.get_write_buffer_size() <= HIGH_WATER:
@@ -354,7 +353,7 @@ async def test_close_writes_what_waits_and_abort_does_not(bench: Bench, until: U
     await until(lambda: len(bench.poller) == 0)
 
 
-async def test_a_half_closed_socket_is_still_read(bench: Bench, until: Until) -> None:
+async def test_a_half_closed_socket_is_still_read(bench: Bench) -> None:
     transport, recorder, peer = await bench.taken()
     transport.write(b"the end")
     transport.write_eof()
@@ -366,7 +365,7 @@ async def test_a_half_closed_socket_is_still_read(bench: Bench, until: Until) ->
     await until(lambda: recorder.events == ["lost"])
 
 
-async def test_a_reset_is_an_error_and_ends_only_its_connection(dial: Dial, bench: Bench, until: Until) -> None:
+async def test_a_reset_is_an_error_and_ends_only_its_connection(dial: Dial, bench: Bench) -> None:
     (_, lost, peer), (_, kept, other) = await bench.taken(), await bench.taken()
     transport = cast(SocketTransport, lost.transport)
     transport.pause_reading()
@@ -380,7 +379,7 @@ async def test_a_reset_is_an_error_and_ends_only_its_connection(dial: Dial, benc
 
 
 async def test_a_protocol_that_fails_loses_its_connection_and_no_other(
-    bench: Bench, until: Until, caplog: pytest.LogCaptureFixture
+    bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     (_, broken, peer), (_, sound, other) = await bench.taken(), await bench.taken()
 
@@ -394,7 +393,7 @@ async def test_a_protocol_that_fails_loses_its_connection_and_no_other(
     assert "a connection failed and is dropped" in caplog.text
 
 
-async def test_a_closed_poller_holds_no_descriptor(until: Until) -> None:
+async def test_a_closed_poller_holds_no_descriptor() -> None:
     before = descriptors()
     bench = Bench()
     ends = [await bench.taken() for _ in range(5)]
@@ -408,7 +407,7 @@ async def test_a_closed_poller_holds_no_descriptor(until: Until) -> None:
 
 @pytest.mark.parametrize("how", ["close", "abort", "lost"])
 async def test_links_that_come_and_go_leave_no_descriptor(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, how: str
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, how: str
 ) -> None:
     listeners: list[RecordingListener] = []
 
@@ -436,7 +435,7 @@ async def test_links_that_come_and_go_leave_no_descriptor(
 
 
 async def test_frames_and_the_end_that_come_before_the_answer_are_not_lost(
-    serve: Serve, attached_app: AttachedApp, dial: Dial, until: Until
+    serve: Serve, attached_app: AttachedApp, dial: Dial
 ) -> None:
     listener = RecordingListener(echo=True)
     raw = await dial(await serve(attached_app(lambda: listener)), upgrade=False)
@@ -450,7 +449,7 @@ async def test_frames_and_the_end_that_come_before_the_answer_are_not_lost(
 
 
 async def test_a_peer_that_half_closes_and_does_not_read_is_dropped(
-    serve: Serve, attached_app: AttachedApp, dial: Dial, until: Until
+    serve: Serve, attached_app: AttachedApp, dial: Dial
 ) -> None:
     """Output waits for it, but no longer than for the answer to a close frame."""
     listener = RecordingListener()
@@ -465,7 +464,7 @@ async def test_a_peer_that_half_closes_and_does_not_read_is_dropped(
     assert listener.closed == [(1006, "")]
 
 
-async def test_where_links_are(serve: Serve, attached_app: AttachedApp, dial: Dial, until: Until, epoll: bool) -> None:
+async def test_where_links_are(serve: Serve, attached_app: AttachedApp, dial: Dial, epoll: bool) -> None:
     listener = RecordingListener()
     await dial(await serve(attached_app(lambda: listener)))
     await until(lambda: listener.connection)

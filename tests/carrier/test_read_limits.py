@@ -15,7 +15,8 @@ from fairlead.carrier.reading.scheduler import SLICE
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.scheduled_listeners import Listen, MeteredListener
-from support.carrier.servers import Dial, Until
+from support.carrier.servers import Dial
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -25,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.mark.parametrize("metered", [True, False])
 async def test_a_connection_that_stays_at_its_limit_is_closed(
-    listen: Listen, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch, metered: bool
+    listen: Listen, dial: Dial, monkeypatch: pytest.MonkeyPatch, metered: bool
 ) -> None:
     monkeypatch.setattr(module, "STRAIN_LIMIT", 0.5)
     listeners = await listen(ReadBudget(messages=10.0))
@@ -47,7 +48,7 @@ async def test_a_connection_that_stays_at_its_limit_is_closed(
 
 
 async def test_a_connection_with_occasional_bursts_is_not_closed(
-    listen: Listen, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch
+    listen: Listen, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "STRAIN_LIMIT", 1.0)
     monkeypatch.setattr(account, "CREDIT", 1.0)
@@ -60,7 +61,7 @@ async def test_a_connection_with_occasional_bursts_is_not_closed(
     assert listeners.all[0].excesses == []
 
 
-async def test_a_listener_may_pause_and_resume_a_held_connection(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_a_listener_may_pause_and_resume_a_held_connection(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget(messages=100.0))
 
     class Pausing(MeteredListener):
@@ -86,7 +87,7 @@ async def test_a_listener_may_pause_and_resume_a_held_connection(listen: Listen,
     await until(lambda: not account.held)
 
 
-async def test_a_held_connection_can_be_closed_in_order(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_a_held_connection_can_be_closed_in_order(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget(messages=10.0))
     raw = await dial(listeners.port)
     raw.write(raw.encode(TEXT, b"x") * 400)
@@ -99,9 +100,7 @@ async def test_a_held_connection_can_be_closed_in_order(listen: Listen, dial: Di
     assert len(listeners.read_scheduler) == 0
 
 
-async def test_a_server_that_stops_does_not_wait_for_a_flood(
-    listen: Listen, dial: Dial, until: Until, running: Any
-) -> None:
+async def test_a_server_that_stops_does_not_wait_for_a_flood(listen: Listen, dial: Dial, running: Any) -> None:
     """A flooder's answer to the close frame is behind its flood, which nobody reads on: it is cut off."""
     listeners = await listen(ReadBudget(messages=10.0), close_timeout=1.0)
     server, stopped = running[-1]

@@ -15,7 +15,8 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.scheduled_listeners import Listen, MeteredListener, ScheduledListeners
-from support.carrier.servers import AttachedApp, Dial, Serve, Until
+from support.carrier.servers import AttachedApp, Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -23,7 +24,7 @@ TEXT, BINARY, PING = 0x81, 0x82, 0x89
 MIB = 1 << 20
 
 
-async def test_a_burst_above_the_budget_waits_and_loses_nothing(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_a_burst_above_the_budget_waits_and_loses_nothing(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget(messages=100.0))
     raw = await dial(listeners.port)
     for number in range(1_200):  # the credit is 1,000
@@ -39,7 +40,7 @@ async def test_a_burst_above_the_budget_waits_and_loses_nothing(listen: Listen, 
     assert listeners.read_scheduler.kept == 0
 
 
-async def test_a_quiet_link_has_no_account(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_a_quiet_link_has_no_account(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget())
     raw = await dial(listeners.port)
     for number in range(20):
@@ -49,9 +50,7 @@ async def test_a_quiet_link_has_no_account(listen: Listen, dial: Dial, until: Un
 
 
 @pytest.mark.parametrize("kind", ["pings", "messages", "fragments"])
-async def test_a_flood_is_read_at_its_rate_and_does_not_delay_others(
-    listen: Listen, dial: Dial, until: Until, kind: str
-) -> None:
+async def test_a_flood_is_read_at_its_rate_and_does_not_delay_others(listen: Listen, dial: Dial, kind: str) -> None:
     """Counted, not timed: what came of the flood is no more than its credit and its rate allow, and everybody else is
     answered meanwhile."""
     rate = 200.0
@@ -99,17 +98,17 @@ async def test_a_flood_is_read_at_its_rate_and_does_not_delay_others(
         flooder.writer.transport.abort()  # what it has written waits to be read at its rate, and would be waited for
 
 
-async def test_one_loop_iteration_reads_only_a_slice(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_one_loop_iteration_reads_only_a_slice(listen: Listen, dial: Dial) -> None:
     """Thousands of messages in one read of the transport: other callbacks of the loop come between each 64."""
     listeners = await listen(ReadBudget(messages=1e6))
     turn, turns = 0, list[int]()
 
-    class Counting(MeteredListener):
+    class TurnListener(MeteredListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             super().on_message(connection, message)
             turns.append(turn)
 
-    listeners.make = Counting
+    listeners.make = TurnListener
     raw = await dial(listeners.port)
     raw.write(raw.encode(TEXT, b"x") * 5_000)
     async with asyncio.timeout(20):
@@ -119,7 +118,7 @@ async def test_one_loop_iteration_reads_only_a_slice(listen: Listen, dial: Dial,
     assert max(turns.count(one) for one in set(turns)) <= 2 * SLICE, "one slice of a read, and one of a turn"
 
 
-async def test_messages_that_were_asked_for_are_not_counted(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_messages_that_were_asked_for_are_not_counted(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget(messages=10.0, bytes=1e9))
     raw = await dial(listeners.port)
     raw.write(raw.encode(TEXT, b"!") * 3_000)
@@ -130,7 +129,7 @@ async def test_messages_that_were_asked_for_are_not_counted(listen: Listen, dial
     await until(lambda: account.held and account.messages < 0)
 
 
-async def test_events_and_bytes_have_budgets_of_their_own(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_events_and_bytes_have_budgets_of_their_own(listen: Listen, dial: Dial) -> None:
     listeners = await listen(ReadBudget(events=20.0, bytes=100_000.0))
     raw = await dial(listeners.port)
     raw.write(raw.encode(TEXT, b"event") * 210)
@@ -147,18 +146,18 @@ async def test_events_and_bytes_have_budgets_of_their_own(listen: Listen, dial: 
     assert all(not listener.closed for listener in listeners.all)
 
 
-async def test_the_connection_that_has_used_the_least_is_read_first(listen: Listen, dial: Dial, until: Until) -> None:
+async def test_the_connection_that_has_used_the_least_is_read_first(listen: Listen, dial: Dial) -> None:
     """Ten peers whose messages take long, and one that has more than a slice, too: it is through long before them."""
     listeners = await listen(ReadBudget(messages=1e6))
 
-    class Slow(MeteredListener):
+    class SlowListener(MeteredListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             super().on_message(connection, message)
             until = time.perf_counter() + 0.0002
             while time.perf_counter() < until:
                 pass
 
-    listeners.make = Slow
+    listeners.make = SlowListener
     raws = [await dial(listeners.port) for _ in range(10)]
     for raw in raws:
         raw.write(raw.encode(TEXT, b"x") * 1_500)
@@ -173,7 +172,7 @@ async def test_the_connection_that_has_used_the_least_is_read_first(listen: List
 
 
 async def test_a_foreign_asgi_server_is_not_asked_for_more(
-    foreign: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
+    foreign: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial
 ) -> None:
     listeners = ScheduledListeners(0, ReadScheduler(ReadBudget(messages=50.0)))
     context = ConnectionContext(timer_wheel, read_scheduler=listeners.read_scheduler)
@@ -190,7 +189,7 @@ async def test_a_foreign_asgi_server_is_not_asked_for_more(
 
 
 async def test_slow_readers_are_counted(
-    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial
 ) -> None:
     slow: set[Connection] = set()
     context = ConnectionContext(timer_wheel, max_buffered=64 * MIB, slow=slow)

@@ -15,7 +15,8 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Dial, Serve, Until
+from support.carrier.servers import Dial, Serve
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -193,7 +194,7 @@ async def test_an_application_gets_the_asgi_scope(serve: Serve, dial: Dial) -> N
 
 
 async def test_an_application_is_told_when_a_client_disconnects_before_the_answer(
-    serve: Serve, dial: Dial, until: Until, no_errors: None
+    serve: Serve, dial: Dial, no_errors: None
 ) -> None:
     events: list[Message] = []
     sent: list[str] = []
@@ -221,7 +222,7 @@ async def test_an_application_is_told_when_a_client_disconnects_before_the_answe
 
 
 async def test_a_stopping_server_answers_an_undecided_upgrade_with_503(
-    timer_wheel: TimerWheel, dial: Dial, until: Until, no_errors: None
+    timer_wheel: TimerWheel, dial: Dial, no_errors: None
 ) -> None:
     import asyncio
 

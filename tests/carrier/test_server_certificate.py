@@ -20,8 +20,9 @@ from fairlead.errors import ConfigError
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Serve, Until
+from support.carrier.servers import Serve
 from support.carrier.tls_site import TlsPeer, TlsSite, make_certificate
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,7 +37,7 @@ async def subject(port: int, trust: ssl.SSLContext) -> str:
 
 
 async def test_a_changed_certificate_is_served_and_no_link_is_dropped(
-    serve_on: Serve, timer_wheel: TimerWheel, until: Until, tmp_path: Path
+    serve_on: Serve, timer_wheel: TimerWheel, tmp_path: Path
 ) -> None:
     """As Kubernetes changes a secret: a symbolic link is replaced."""
     for name in ("old", "new"):

@@ -9,7 +9,8 @@ import pytest
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import ListenerFactory
-from support.carrier.servers import Dial, Until
+from support.carrier.servers import Dial
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,7 +20,7 @@ TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 async def test_silence_is_reported_in_periods_and_ends_with_any_byte(
-    listeners: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
+    listeners: ListenerFactory, dial: Dial, timer_wheel: TimerWheel, ours: bool
 ) -> None:
     timer_wheel.silence = 0.4
     raw = await dial(listeners.port)
@@ -35,7 +36,7 @@ async def test_silence_is_reported_in_periods_and_ends_with_any_byte(
 
 
 async def test_a_busy_or_paused_connection_is_not_silent(
-    listeners: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel
+    listeners: ListenerFactory, dial: Dial, timer_wheel: TimerWheel
 ) -> None:
     timer_wheel.silence = 0.4
     talker, sleeper, mute = await dial(listeners.port), await dial(listeners.port), await dial(listeners.port)

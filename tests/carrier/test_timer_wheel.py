@@ -84,6 +84,18 @@ class Watched:
         self.visits += 1
 
 
+class SlowWatched(Watched):
+    """A visit takes a millisecond of its clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def visit(self) -> None:
+        super().visit()
+        self._clock.now += 0.001
+
+
 async def test_every_connection_is_visited_four_times_a_period() -> None:
     async with TimerWheel(silence=0.8, tick=0.02) as timer_wheel:
         watched = [Watched() for _ in range(300)]
@@ -143,14 +155,14 @@ async def test_the_wheel_has_one_timer_and_stops() -> None:
 
 
 async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
-    class Broken(Watched):
+    class BrokenWatched(Watched):
         def visit(self) -> None:
             super().visit()
             raise RuntimeError("on purpose")
 
     with caplog.at_level(logging.CRITICAL + 1, "fairlead.carrier"):
         async with TimerWheel(silence=0.04, tick=0.01) as timer_wheel:
-            watched = [Broken() for _ in range(BUCKETS)]
+            watched = [BrokenWatched() for _ in range(BUCKETS)]
             for one in watched:
                 timer_wheel.watch(one)
             async with asyncio.timeout(20):
@@ -168,17 +180,12 @@ async def test_a_long_tick_is_split_so_that_others_can_run() -> None:
         clock.now += 0.001
         gone.append(number)
 
-    class Slow(Watched):
-        def visit(self) -> None:
-            super().visit()
-            clock.now += 0.001
-
     loop = asyncio.get_running_loop()
     timer_wheel = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
     deadline = timer_wheel.timeout_queue(5.0)
     for number in range(500):
         deadline.add(number, expire)
-    watched = [Slow() for _ in range(500)]
+    watched = [SlowWatched(clock) for _ in range(500)]
     for one in watched:
         timer_wheel.watch(one)
     clock.now += 10.0
@@ -196,13 +203,8 @@ async def test_a_long_tick_is_split_so_that_others_can_run() -> None:
 async def test_a_wheel_stopped_during_a_tick_works_after_a_restart() -> None:
     clock = Clock()
 
-    class Slow(Watched):
-        def visit(self) -> None:
-            super().visit()
-            clock.now += 0.001
-
     timer_wheel = TimerWheel(silence=0.001, tick=0.01, clock=clock)
-    watched = [Slow() for _ in range(500)]
+    watched = [SlowWatched(clock) for _ in range(500)]
     for one in watched:
         timer_wheel.watch(one)
     timer_wheel.start()
@@ -221,12 +223,7 @@ async def test_a_connection_that_is_removed_between_slices_is_not_visited() -> N
     clock = Clock()
     timer_wheel = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
 
-    class Slow(Watched):
-        def visit(self) -> None:
-            super().visit()
-            clock.now += 0.001
-
-    watched = [Slow() for _ in range(400)]
+    watched = [SlowWatched(clock) for _ in range(400)]
     for one in watched:
         timer_wheel.watch(one)
     timer_wheel._tick(asyncio.get_running_loop())

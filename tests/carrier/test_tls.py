@@ -15,8 +15,9 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Serve, Until
+from support.carrier.servers import Serve
 from support.carrier.tls_site import TlsPeer, TlsSite
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,7 +35,7 @@ def _opened(site: TlsSite, count: int) -> bool:
 
 
 async def test_a_client_connects_with_wss(
-    serve_on: Serve, site: TlsSite, timer_wheel: TimerWheel, until: Until, no_errors: None
+    serve_on: Serve, site: TlsSite, timer_wheel: TimerWheel, no_errors: None
 ) -> None:
     port = await serve_on(site.app, **site.options)
     listener = RecordingListener()
@@ -106,7 +107,7 @@ async def test_without_an_endpoint_everything_is_http(serve_on: Serve, site: Tls
     raw.end()
 
 
-async def test_a_peer_that_does_not_read_gets_everything_later(serve_on: Serve, site: TlsSite, until: Until) -> None:
+async def test_a_peer_that_does_not_read_gets_everything_later(serve_on: Serve, site: TlsSite) -> None:
     """The socket takes no more, so records wait in OpenSSL and output in the transport."""
     peer = TlsPeer(site.trust)
     port = await serve_on(site.app, max_buffered=64 << 20, **site.options)
@@ -159,7 +160,7 @@ async def test_a_violation_is_answered_while_the_peer_is_still_writing(serve_on:
 
 @pytest.mark.parametrize("notify", [True, False])
 async def test_the_end_of_the_stream_with_and_without_close_notify(
-    serve_on: Serve, site: TlsSite, until: Until, notify: bool
+    serve_on: Serve, site: TlsSite, notify: bool
 ) -> None:
     peer = TlsPeer(site.trust)
     await peer.open(await serve_on(site.app, **site.options))
@@ -177,7 +178,7 @@ async def test_the_end_of_the_stream_with_and_without_close_notify(
     peer.writer.close()
 
 
-async def test_a_broken_record_ends_only_its_own_link(serve_on: Serve, site: TlsSite, until: Until) -> None:
+async def test_a_broken_record_ends_only_its_own_link(serve_on: Serve, site: TlsSite) -> None:
     port = await serve_on(site.app, **site.options)
     peers = [TlsPeer(site.trust), TlsPeer(site.trust)]
     for number, peer in enumerate(peers, 1):
@@ -192,7 +193,7 @@ async def test_a_broken_record_ends_only_its_own_link(serve_on: Serve, site: Tls
         peer.writer.close()
 
 
-async def test_a_server_that_stops_closes_every_link(site: TlsSite, until: Until, timer_wheel: TimerWheel) -> None:
+async def test_a_server_that_stops_closes_every_link(site: TlsSite, timer_wheel: TimerWheel) -> None:
     made = config(site.app, timer_wheel=timer_wheel, close_timeout=0.3, **site.options)
     server = Server(made, own_signals=False)
     running = asyncio.create_task(server.serve())

@@ -17,8 +17,9 @@ from fairlead.carrier.tls.tls_acceptor import HandshakingSocket
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.raw_client import RawClient
-from support.carrier.servers import Serve, Until
+from support.carrier.servers import Serve
 from support.carrier.tls_site import TlsPeer, TlsSite
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -58,7 +59,7 @@ async def test_the_first_octets_of_plain_http_are_enough_for_an_answer(serve_on:
 
 
 @pytest.mark.parametrize("octets", [b"\x16\x03\x01\x00\x05hello", b"\x00" * 100, b"\xff" * 70_000, b"\x80\x2e\x01"])
-async def test_what_is_no_handshake_is_closed(serve_on: Serve, site: TlsSite, until: Until, octets: bytes) -> None:
+async def test_what_is_no_handshake_is_closed(serve_on: Serve, site: TlsSite, octets: bytes) -> None:
     port = await serve_on(site.app, request_timeout=0.2, **site.options)
     raw = RawClient(*await asyncio.open_connection("127.0.0.1", port))
     raw.write(octets)
@@ -103,7 +104,7 @@ async def test_handshake_and_head_have_one_deadline(serve_on: Serve, site: TlsSi
     peer.writer.close()
 
 
-async def test_handshakes_count_as_connections_without_a_token(serve_on: Serve, site: TlsSite, until: Until) -> None:
+async def test_handshakes_count_as_connections_without_a_token(serve_on: Serve, site: TlsSite) -> None:
     admission = Admission(3, per_address=3)
     port = await serve_on(site.app, request_timeout=60, admission=admission, **site.options)
     peers = [TlsPeer(site.trust) for _ in range(5)]
@@ -135,7 +136,7 @@ class FailingAdmission(Admission):
 
 
 async def test_a_connection_that_fails_after_its_handshake_leaves_the_poller(
-    site: TlsSite, until: Until, timer_wheel: TimerWheel, caplog: pytest.LogCaptureFixture
+    site: TlsSite, timer_wheel: TimerWheel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its descriptor may be that of another connection by now."""
     made = config(site.app, timer_wheel=timer_wheel, admission=FailingAdmission(), **site.options)
@@ -169,7 +170,7 @@ class Turns:
 
 
 async def test_an_open_link_is_served_between_handshakes(
-    serve_on: Serve, site: TlsSite, timer_wheel: TimerWheel, until: Until, monkeypatch: pytest.MonkeyPatch
+    serve_on: Serve, site: TlsSite, timer_wheel: TimerWheel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """100 handshakes wait at once. No turn of the event loop does two steps, and the link is read in between."""
     port = await serve_on(site.app, request_timeout=60, **site.options)

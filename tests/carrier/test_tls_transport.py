@@ -17,7 +17,7 @@ from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport
 from fairlead.carrier.tls import openssl
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 
-from support.carrier.servers import Until
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -140,7 +140,7 @@ async def stalled(pair: Any, poller: Poller) -> tuple[TlsTransport, Waiting, Rec
     return transport, tls, recorder
 
 
-async def test_a_read_that_waits_for_room_is_not_tried_again_and_again(pair: Any, until: Until) -> None:
+async def test_a_read_that_waits_for_room_is_not_tried_again_and_again(pair: Any) -> None:
     poller = Poller()
     _, tls, recorder = await stalled(pair, poller)
     for _ in range(50):
@@ -154,7 +154,7 @@ async def test_a_read_that_waits_for_room_is_not_tried_again_and_again(pair: Any
     poller.close()
 
 
-async def test_closing_does_not_wait_for_such_a_read(pair: Any, until: Until) -> None:
+async def test_closing_does_not_wait_for_such_a_read(pair: Any) -> None:
     poller = Poller()
     transport, _, recorder = await stalled(pair, poller)
     transport.close()

@@ -17,6 +17,7 @@ from faults.fault_fleet import FaultFleet, NodeProcess
 from faults.misbehaving_agent import MISBEHAVIOURS, outcome_of
 from faults.traffic import FaultTraffic
 from support.ledger import Way
+from support.waiting import until
 
 Scenario = Callable[[FaultFleet, FaultTraffic], Awaitable[None]]
 FROZEN = 5.0
@@ -42,16 +43,12 @@ async def kill_holder(fleet: FaultFleet, traffic: FaultTraffic) -> None:
 async def kill_caller(fleet: FaultFleet, traffic: FaultTraffic) -> None:
     """kill -9 of the node at which a caller reads: it goes on at another one, from the offset where it stood."""
     entry = traffic.call(fleet.names[0], 60, 0.05)
-    async with asyncio.timeout(20):
-        while not entry.pieces:
-            await asyncio.sleep(0.02)
+    await until(lambda: entry.pieces)
     victim = next(node for node in fleet.nodes if node.name == entry.via)
     await kill(victim)
     fleet.repair()
     stood = entry.offset
-    async with asyncio.timeout(30):
-        while not entry.over:
-            await asyncio.sleep(0.05)
+    await until(lambda: entry.over)
     assert 0 < stood < entry.offset == 60, f"it stood at {stood} and came to {entry.offset}"
     assert entry.attached, "the stream did not break although its node was killed"
     await victim.start()
@@ -95,9 +92,7 @@ async def replace_behind_frozen(fleet: FaultFleet, traffic: FaultTraffic) -> Non
     would mix with those of the second runs."""
     victim = fleet.a_node()
     running = [traffic.call(name, 60, 0.1, Way.SAFE) for name in fleet.names]
-    async with asyncio.timeout(20):
-        while not all(entry.pieces for entry in running):
-            await asyncio.sleep(0.05)
+    await until(lambda: all(entry.pieces for entry in running))
     held = [name for name in fleet.names if await fleet.holder(name) is victim]
     before = await fleet.metric(victim, "fairlead_appends_fenced_total")
     fleet.avoided = victim
@@ -177,9 +172,7 @@ async def one_identity_twice(fleet: FaultFleet, traffic: FaultTraffic) -> None:
     async with asyncio.timeout(20):
         await asyncio.wait({older})
     assert "4507" in repr(older.exception()), "the older process was not sent away"
-    async with asyncio.timeout(30):
-        while not running.error:
-            await asyncio.sleep(0.05)
+    await until(lambda: running.error)
     assert running.error == "outcome_unknown", running.error
 
 

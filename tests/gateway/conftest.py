@@ -8,7 +8,6 @@ what the SDK never would.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -25,7 +24,7 @@ from fairlead.wire.messages import (
 )
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import TIMEOUT, GatewayProcess, MakeGateway
+from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent, ScriptedAgent
 
 
@@ -105,21 +104,6 @@ async def dial() -> AsyncIterator[DialAgent]:
     yield connect
     for socket in sockets:
         socket.transport.abort()
-
-
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
-
-
-@pytest.fixture
-def until() -> Until:
-    """Poll until a condition holds."""
-
-    async def wait(condition: Callable[[], Awaitable[bool]]) -> None:
-        async with asyncio.timeout(TIMEOUT):
-            while not await condition():
-                await asyncio.sleep(0.05)
-
-    return wait
 
 
 @pytest.fixture

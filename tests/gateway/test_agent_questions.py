@@ -10,10 +10,10 @@ import sys
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Hb
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
@@ -42,9 +42,7 @@ async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: GatewayApi, 
     assert f"open        {command}" in out
 
 
-async def test_why_of_an_agent_that_disconnected(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
-) -> None:
+async def test_why_of_an_agent_that_disconnected(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, deadline=0.2)

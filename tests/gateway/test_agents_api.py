@@ -13,10 +13,10 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def listed(api: GatewayApi, **query: str | int) -> list[str]:
@@ -132,7 +132,7 @@ async def test_a_label_for_an_unknown_agent_is_refused(api: GatewayApi) -> None:
 
 
 async def test_an_agent_is_disconnected_and_asked_to_reconnect(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -149,9 +149,7 @@ async def test_an_agent_is_disconnected_and_asked_to_reconnect(
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
-async def test_an_agent_reports_its_recent_failures(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
-) -> None:
+async def test_an_agent_reports_its_recent_failures(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     assert (await api.agent(peer.agent))["recent_failures"] == []
@@ -166,7 +164,7 @@ async def test_an_agent_reports_its_recent_failures(
 
 
 async def test_the_last_five_failures_are_listed_with_the_latest_first(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -188,7 +186,7 @@ async def test_the_last_five_failures_are_listed_with_the_latest_first(
     ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
 )
 async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered, error: Error | None, code: str
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, error: Error | None, code: str
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -266,9 +264,7 @@ async def test_link_stats_are_fetched_from_the_node_of_the_agent(
     assert (page["state"], page["node"], page["link"]["rtt"]) == ("online", "node-1", None)
 
 
-async def test_link_stats_of_an_agent_without_a_link(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
-) -> None:
+async def test_link_stats_of_an_agent_without_a_link(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()

@@ -10,10 +10,10 @@ import pytest
 
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, Rx
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
@@ -250,7 +250,7 @@ async def test_input_reaches_the_agent_in_order_and_once(
 
 
 async def test_an_offline_agent_and_one_that_is_away_are_distinguished(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -273,7 +273,7 @@ async def test_an_offline_agent_and_one_that_is_away_are_distinguished(
 
 
 async def test_a_command_may_wait_for_an_absent_agent(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()

@@ -7,7 +7,6 @@ session on the node, or only that of its older link.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -22,8 +21,8 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Bye, Cancel, Chunk,
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.hub.linked_session import AGENT, Wire, feed_message
+from support.waiting import until
 
-Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK)
 
 
@@ -64,7 +63,6 @@ async def test_commands_input_and_cancels_wait_for_the_welcome(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: Until,
     monkeypatch: pytest.MonkeyPatch,
     older: bool,
 ) -> None:
@@ -113,7 +111,6 @@ async def test_what_waited_for_a_claim_that_fails_goes_to_the_link_that_is_there
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: Until,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A late attempt of the same process: the newer link keeps the agent, and gets what was posted meanwhile."""

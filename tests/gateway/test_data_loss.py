@@ -13,11 +13,12 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import FACTS_LIMIT, Ack, Cancel, Cmd, End, Rx
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def listed(api: GatewayApi, selector: str) -> httpx2.Response:
@@ -111,7 +112,6 @@ async def test_data_lost_by_redis_is_reported(
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     holder = make_gateway(own_valkey.url)
     api, store = api_of(holder), await redis_of(own_valkey)
@@ -156,7 +156,6 @@ async def test_an_emptied_valkey_is_filled_again(
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
@@ -183,7 +182,6 @@ async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     """Only the row is deleted: what is known of the agents stays, and commands go on."""
     gateway = make_gateway(own_valkey.url)

@@ -31,6 +31,7 @@ from fairlead.wire.messages import DEADLINE
 from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import MakeGateway
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -200,9 +201,7 @@ async def test_a_sweeper_killed_among_thousands_of_deadlines_is_replaced_by_the_
     async with crowd.watched(own_valkey.url):
         other.signal(signal.SIGSTOP)
         await crowd.fall_due()
-        async with asyncio.timeout(WAIT_TIMEOUT):
-            while len(crowd.ends) < 100:
-                await asyncio.sleep(0)
+        await until(lambda: len(crowd.ends) >= 100, WAIT_TIMEOUT)
         victim.signal(signal.SIGKILL)
         victim.wait()
         states = await crowd.states()

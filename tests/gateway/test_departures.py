@@ -10,13 +10,14 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.messages import Bye
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.process import TIMEOUT, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def test_only_an_agent_that_says_goodbye_has_left(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, name="node-1")
     agents = [await dial(gateway) for _ in range(4)]

@@ -21,6 +21,7 @@ from fairlead.store.pipeliner import Pipeliner
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import TIMEOUT, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -109,9 +110,7 @@ async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_comm
     before = await fleet.all_online()
     prod = [member for n, member in enumerate(fleet.members) if n // 2 % 2]
     commands = {member.name: await fleet.api.start(member.name, "count", deadline=200) for member in prod}
-    async with asyncio.timeout(TIMEOUT):
-        while not all(member.ran for member in prod):
-            await asyncio.sleep(0.05)
+    await until(lambda: all(member.ran for member in prod))
 
     unknown, *meant = prod
     await fleet.store.submit("HSET", agent_key(unknown.name), "labels_lost", 1)  # as after a loss of Redis' data

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import signal
 import subprocess
@@ -14,9 +13,9 @@ import pytest
 
 from fairlead.agent.journal.replay import replay
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
+from support.waiting import until
 
 AGENT = """
 import asyncio, sys
@@ -75,21 +74,16 @@ class AgentHost:
         return len(path.read_text().splitlines()) if path.exists() else 0
 
     async def until(self, name: str) -> None:
-        async with asyncio.timeout(20):
-            while not (self.folder / name).exists():
-                await asyncio.sleep(0.02)
+        await until((self.folder / name).exists)
 
     async def opened(self) -> None:
         """Wait until the process that runs now has opened the journal."""
         assert self._process is not None
-        async with asyncio.timeout(20):
-            while (self.memory / "lock").read_text() != str(self._process.pid):
-                await asyncio.sleep(0.02)
+        pid = str(self._process.pid)
+        await until(lambda: (self.memory / "lock").read_text() == pid)
 
     async def journaled_end(self, command: str) -> None:
-        async with asyncio.timeout(20):
-            while replay((self.memory / "journal").read_bytes()).state.commands[command].end is None:
-                await asyncio.sleep(0.02)
+        await until(lambda: replay((self.memory / "journal").read_bytes()).state.commands[command].end is not None)
 
 
 @pytest.fixture
@@ -97,9 +91,6 @@ def host(tmp_path: Path) -> Iterator[AgentHost]:
     made = AgentHost(tmp_path, f"durable-{tmp_path.name}"[:60])
     yield made
     made.kill()
-
-
-Until = UntilAnswered
 
 
 async def online(api: GatewayApi, host: AgentHost) -> bool:
@@ -112,7 +103,7 @@ def lines(count: int) -> str:
 
 
 async def test_an_agent_killed_during_a_command_reports_outcome_unknown(
-    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -129,7 +120,7 @@ async def test_an_agent_killed_during_a_command_reports_outcome_unknown(
 
 
 async def test_an_end_recorded_while_the_gateway_was_frozen_survives_a_kill(
-    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -150,7 +141,7 @@ async def test_an_end_recorded_while_the_gateway_was_frozen_survives_a_kill(
 
 
 async def test_a_lost_folder_is_logged_by_the_gateway(
-    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -167,7 +158,7 @@ async def test_a_lost_folder_is_logged_by_the_gateway(
 
 
 async def test_another_process_with_the_same_journal_continues(
-    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost
 ) -> None:
     """The agent is killed and started twice: the second new process must still know what the first one had restored."""
     host.start(gateway)
@@ -191,7 +182,7 @@ async def test_another_process_with_the_same_journal_continues(
 
 @pytest.mark.parametrize("durable", [True, False], ids=["by the agent", "by the gateway"])
 async def test_a_safe_command_without_output_runs_again(
-    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until, durable: bool
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, durable: bool
 ) -> None:
     host.start(gateway, durable)
     await until(lambda: online(api, host))

@@ -14,9 +14,9 @@ import pytest
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
+from support.waiting import until
 
 StartAgent = Callable[[GatewayProcess, str], None]
 Exec = Callable[..., Coroutine[object, object, Process]]
@@ -65,7 +65,6 @@ async def two_nodes(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agent: StartAgent,
 ) -> list[GatewayProcess]:
     """Nodes A and B. The agent `host` is linked to B."""

@@ -9,10 +9,10 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, Cmd, End, Hb, Hello, Resume, Rx
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def test_a_command_resumes_after_a_lost_link_where_its_stored_results_end(
@@ -63,7 +63,7 @@ async def test_takeover_closes_the_older_link_with_the_reason(gateway: GatewayPr
 
 
 async def test_an_agent_that_stops_reading_is_closed_and_takes_bounded_memory(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--heartbeat", "2")
     api = api_of(gateway)

@@ -17,11 +17,12 @@ from fairlead.fleet.schema import cmd_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def post(api: GatewayApi, key: str, body: str) -> httpx2.Response:
@@ -35,7 +36,6 @@ async def test_a_repeated_post_after_retention_names_the_outcome_and_runs_nothin
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
     restarted: bool,
 ) -> None:
     """This holds even if the agent was restarted and has forgotten that it ran the command."""
@@ -174,7 +174,7 @@ async def test_a_post_with_unknown_outcome_says_so_and_how_to_find_out(
 
 
 async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()

@@ -14,10 +14,11 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, text
 from fairlead.wire.messages import Ack, End
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 SHARED = (
     schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT, schema.MOVES, schema.EVENTS,
@@ -43,7 +44,6 @@ async def test_shared_keys_of_another_type_are_removed_and_commands_go_on(
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     first, second = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(second), await redis_of(own_valkey)

@@ -23,10 +23,11 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Hb
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
 from support.plain_http import plain_client
+from support.waiting import until
 
 
 async def test_a_lost_eviction_is_made_up_for(
@@ -64,7 +65,7 @@ async def test_an_older_process_behind_a_frozen_node_is_refused(
 
 
 async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_compared(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     """One agent's row is malformed, another's is lost: both agents are claimed again, and the node stays ready."""
     gateway = make_gateway(own_valkey.url)
@@ -108,8 +109,6 @@ async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
     compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()
     loop = asyncio.create_task(compares.run())
-    async with asyncio.timeout(20):
-        while hub.rounds < 2 or membership.reconciliation.pending:
-            await asyncio.sleep(0.01)
+    await until(lambda: hub.rounds >= 2 and not membership.reconciliation.pending)
     assert "a defect on purpose" in caplog.text
     loop.cancel()

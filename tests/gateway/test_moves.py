@@ -16,12 +16,11 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, Hb, Hello, Welcome
 
 from faults.balancer import Balancer
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import PLATFORM_TOKEN, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent
 from support.gateway.steady_commands import SteadyCommands
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 RATE = 100.0
 
@@ -79,7 +78,7 @@ async def holder(api: GatewayApi) -> str:
 
 
 async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
-    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi
 ) -> None:
     """100 a second, over two moves; the node that stopped is started again before the next. The load balancer leads
     some attempts back to the node that stops: its 503 leaves the old link as it was.
@@ -108,7 +107,7 @@ async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
 
 
 async def test_input_is_read_once_and_in_order_over_moves(
-    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: BalancedAgent, api_of: MakeGatewayApi
 ) -> None:
     """A copy of input that goes on while its agent moves, with a cancel of another command in the same moment."""
     one, two = nodes

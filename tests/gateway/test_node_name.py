@@ -16,10 +16,10 @@ from fairlead.routing.membership.process_identity import ProcessIdentity
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 
@@ -60,7 +60,6 @@ async def test_a_frozen_node_whose_name_was_taken_gives_way_and_returns_later(
     make_gateway: MakeGateway,
     dial: DialAgent,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     tmp_path: Path,
 ) -> None:
     frozen = make_gateway(own_valkey.url, name="same")

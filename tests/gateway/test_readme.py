@@ -9,16 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
+from support.waiting import until
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-async def test_the_readmes_agent_works(
-    gateway: GatewayProcess, api: GatewayApi, until: UntilAnswered, tmp_path: Path
-) -> None:
+async def test_the_readmes_agent_works(gateway: GatewayProcess, api: GatewayApi, tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", README.read_text(), re.S)
     assert found is not None
     source = found[1]

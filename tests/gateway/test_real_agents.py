@@ -16,9 +16,9 @@ import pytest
 from fairlead.agent import Agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
+from support.waiting import until
 
 StartAgent = Callable[[GatewayProcess, str], "subprocess.Popen[bytes]"]
 
@@ -69,7 +69,7 @@ async def cli_exec(gateway: GatewayProcess, agent: str, *argv: str, stdin: bytes
 
 
 async def test_exec_works_from_the_command_line(
-    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent
 ) -> None:
     start_agent(gateway, "host-1")
     await until(lambda: online(api, "host-1"))
@@ -90,7 +90,7 @@ async def test_exec_works_from_the_command_line(
 
 
 async def test_output_arrives_as_it_is_produced(
-    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent
 ) -> None:
     start_agent(gateway, "host-2")
     await until(lambda: online(api, "host-2"))
@@ -110,7 +110,7 @@ async def test_output_arrives_as_it_is_produced(
 
 
 async def test_why_names_the_code_of_what_an_agent_refused(
-    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent
 ) -> None:
     start_agent(gateway, "host-choosy")
     await until(lambda: online(api, "host-choosy"))
@@ -127,7 +127,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
 
 
 async def test_an_agent_killed_during_a_command_never_runs_it_twice(
-    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
     agent = start_agent(gateway, "host-3")
@@ -149,7 +149,7 @@ async def test_an_agent_killed_during_a_command_never_runs_it_twice(
 
 
 async def test_ctrl_c_cancels_on_the_agent(
-    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, tmp_path: Path
 ) -> None:
     start_agent(gateway, "host-4")
     await until(lambda: online(api, "host-4"))
@@ -177,7 +177,7 @@ async def test_ctrl_c_cancels_on_the_agent(
 
 
 async def test_shipped_agents_connect_through_a_frozen_valkey(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
 ) -> None:
     """20 agents start while Valkey is frozen for 12 s: all come online, and none is told to stay away."""
     gateway = make_gateway(own_valkey.url)
@@ -211,7 +211,6 @@ async def test_shipped_agents_reconnect_after_the_node_restarts(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agent: StartAgent,
 ) -> None:
     """kill -9 of the node in mid-stream: the output of `seq` through it is complete and in order."""

@@ -15,12 +15,12 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Rx
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
-from support.waiting import WAIT
+from support.waiting import WAIT, until
 
 
 async def test_valkey_frozen_while_agents_connect(
@@ -120,7 +120,7 @@ async def test_valkey_killed_under_traffic(
 
 
 async def test_a_fast_agent_cannot_fill_memory(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """With Valkey frozen, an honest agent stops at its window and goes on afterwards."""
     gateway = make_gateway(own_valkey.url)

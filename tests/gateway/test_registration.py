@@ -10,14 +10,14 @@ from fairlead.routing.agents.registration import CLAIMS_AT_ONCE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Hello
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def test_a_link_that_is_lost_before_its_turn_claims_nothing(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:
     """Its claim could take the agent from a newer process of it, which has another link by then."""
     gateway = make_gateway(own_valkey.url)

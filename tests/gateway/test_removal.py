@@ -19,10 +19,11 @@ from fairlead.store.reply import integer, items, octets
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import Ack, End, Event, Rx
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 FAR_MS = 3600_000
 
@@ -33,7 +34,6 @@ async def test_an_agent_that_left_is_deleted_with_all_its_data(
     dial: DialAgent,
     api_of: MakeGatewayApi,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api, store = api_of(gateway), await redis_of(own_valkey)

@@ -7,11 +7,11 @@ import asyncio
 
 from fairlead.wire.messages import Ack, Caps, End, Rx
 
-from support.fixtures import UntilAnswered
 from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.scripted_agent import DialAgent
+from support.waiting import until
 
 
 async def test_a_restarted_agent_makes_the_outcome_unknown_and_runs_nothing_twice(
@@ -36,7 +36,7 @@ async def test_a_restarted_agent_makes_the_outcome_unknown_and_runs_nothing_twic
 
 
 async def test_a_safe_command_is_run_again_by_the_next_boot(
-    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")

@@ -22,9 +22,10 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
 
 from faults.balancer import Balancer
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.kubelet import Kubelet, probing
 from support.gateway.process import GatewayProcess, MakeGateway
+from support.waiting import until
 
 AGENTS = 200
 SUPERSEDED = "a newer revision takes new links\n"
@@ -78,7 +79,6 @@ async def test_agents_of_nodes_that_a_rollout_replaces_move_once(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     redis_of: RedisOf,
-    until: UntilAnswered,
     kubelet: Kubelet,
     balancer: Balancer,
     tmp_path: Path,
@@ -136,7 +136,7 @@ async def end(node: GatewayProcess) -> None:
 
 
 async def test_nodes_take_new_links_again_when_the_operator_no_longer_directs_them(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf, until: UntilAnswered, kubelet: Kubelet
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf, kubelet: Kubelet
 ) -> None:
     """The directive expires, even while Redis is away; a node without a revision never heeds it."""
     store = await redis_of(own_valkey)

@@ -38,7 +38,7 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 from fairlead.wire.ids import uuid7
 
-from support.waiting import WAIT
+from support.waiting import WAIT, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -192,9 +192,7 @@ async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_bac
     with pytest.raises(BusUnavailable):
         await sweepers.now()
     await own_valkey.restart()
-    async with asyncio.timeout(WAIT):
-        while not await _answers(sweepers):
-            await asyncio.sleep(0.05)
+    await until(lambda: _answers(sweepers))
     assert await sweepers.left() == 3
     running = asyncio.ensure_future(sweepers.sweeper.run())
     try:

@@ -8,11 +8,12 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.messages import Ack, Cancel, End, Error
 
-from support.fixtures import RedisOf, UntilAnswered
+from support.fixtures import RedisOf
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
 from support.plain_http import plain_client
+from support.waiting import until
 
 
 async def traffic(store: Pipeliner) -> Traffic:
@@ -28,7 +29,6 @@ async def test_node_counts_what_it_has_served(
     api_of: MakeGatewayApi,
     dial: DialAgent,
     redis_of: RedisOf,
-    until: UntilAnswered,
 ) -> None:
     gateway, store = make_gateway(own_valkey.url), await redis_of(own_valkey)
     api = api_of(gateway)

@@ -23,11 +23,11 @@ from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.cli.workers.metrics_merge import merge_metrics
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from support.fixtures import UntilAnswered
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 from support.plain_http import plain_client
+from support.waiting import until
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -115,7 +115,6 @@ async def test_workers_are_separate_nodes_and_any_serves_any_agent(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
@@ -140,7 +139,6 @@ async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
@@ -167,9 +165,7 @@ async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
     assert "worker node-1-1 ended by signal 9" in gateway.log()
 
 
-async def test_a_frozen_worker_is_reported_as_missing(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
-) -> None:
+async def test_a_frozen_worker_is_reported_as_missing(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     frozen = await pid_of(gateway, "node-1-0")
     os.kill(frozen, signal.SIGSTOP)
@@ -192,9 +188,7 @@ async def test_a_frozen_worker_is_reported_as_missing(
     await until(both_ready)
 
 
-async def test_livez_reports_the_supervisor(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
-) -> None:
+async def test_livez_reports_the_supervisor(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
 
     async def livez() -> int:
@@ -221,7 +215,6 @@ async def test_a_signal_drains_all_workers(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agents: StartAgents,
     number: signal.Signals,
 ) -> None:
@@ -241,7 +234,6 @@ async def test_a_signal_to_the_process_group_drains(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeGatewayApi,
-    until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
     """As systemd stops a service (`KillMode=control-group`, its default): a signal to the supervisor and to each child,
@@ -263,7 +255,7 @@ async def test_a_signal_to_the_process_group_drains(
 
 
 async def test_a_second_signal_kills_all_workers(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered, dial: DialAgent
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--workers", "2", "--drain-timeout", "600", "--drain-rate", "0.1")
     processes = family(gateway)
@@ -281,9 +273,7 @@ async def test_a_second_signal_kills_all_workers(
     assert await gone(processes)
 
 
-async def test_workers_do_not_outlive_their_supervisor(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
-) -> None:
+async def test_workers_do_not_outlive_their_supervisor(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     processes = family(gateway)
     gateway.signal(signal.SIGKILL)
@@ -306,7 +296,7 @@ async def test_the_admin_port_is_restarted_too(own_valkey: EmbeddedValkey, make_
     assert "the admin port ended by signal 9" in gateway.log()
 
 
-async def test_workers_share_the_embedded_valkey(make_gateway: MakeGateway, until: UntilAnswered) -> None:
+async def test_workers_share_the_embedded_valkey(make_gateway: MakeGateway) -> None:
     gateway = make_gateway("embedded", *FLAGS)
     processes = family(gateway)
     assert len(processes) == 4

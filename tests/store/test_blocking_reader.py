@@ -12,8 +12,9 @@ from fairlead.store.blocking_reader import ENTRIES, BlockingReader, Entry
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
+from support.waiting import until
+
 Connect = Callable[[str], Awaitable[Pipeliner]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 Follow = Callable[[str], BlockingReader]
 
 
@@ -51,7 +52,7 @@ async def follow(received: Received) -> AsyncIterator[Follow]:
 
 
 async def test_entries_arrive_in_order_and_in_bounded_lists(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow, until: Until
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow
 ) -> None:
     for number in range(600):
         await pipeliner.submit("XADD", "stream", "*", "n", number)
@@ -64,7 +65,7 @@ async def test_entries_arrive_in_order_and_in_bounded_lists(
 
 
 async def test_a_quiet_stream_keeps_its_connection(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow, until: Until
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow
 ) -> None:
     reader = follow(valkey.url)
     await until(lambda: reader.reads >= 1)  # an empty read came back after the blocking time
@@ -74,7 +75,7 @@ async def test_a_quiet_stream_keeps_its_connection(
 
 
 async def test_the_reader_survives_a_freeze(
-    own_valkey: EmbeddedValkey, connect: Connect, received: Received, follow: Follow, until: Until
+    own_valkey: EmbeddedValkey, connect: Connect, received: Received, follow: Follow
 ) -> None:
     pipeliner, reader = await connect(own_valkey.url), follow(own_valkey.url)
     await pipeliner.submit("XADD", "stream", "*", "n", 1)
@@ -89,7 +90,7 @@ async def test_the_reader_survives_a_freeze(
 
 
 async def test_the_reader_survives_a_restart(
-    own_valkey: EmbeddedValkey, connect: Connect, received: Received, follow: Follow, until: Until
+    own_valkey: EmbeddedValkey, connect: Connect, received: Received, follow: Follow
 ) -> None:
     pipeliner, reader = await connect(own_valkey.url), follow(own_valkey.url)
     await pipeliner.submit("XADD", "stream", "*", "n", 1)
@@ -102,7 +103,7 @@ async def test_the_reader_survives_a_restart(
 
 
 async def test_a_recreated_stream_with_older_ids_is_read_from_its_start(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow, until: Until
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow
 ) -> None:
     reader = follow(valkey.url)
     await pipeliner.submit("XADD", "stream", "5000-0", "n", 1)
@@ -116,7 +117,7 @@ async def test_a_recreated_stream_with_older_ids_is_read_from_its_start(
 
 
 async def test_a_deleted_stream_that_returns_later_is_followed(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow, until: Until
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow
 ) -> None:
     reader = follow(valkey.url)
     await pipeliner.submit("XADD", "stream", "5000-0", "n", 1)
@@ -128,7 +129,7 @@ async def test_a_deleted_stream_that_returns_later_is_followed(
 
 
 async def test_restart_opens_a_new_connection_and_loses_nothing(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow, until: Until
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, received: Received, follow: Follow
 ) -> None:
     reader = follow(valkey.url)
     for number in range(200):
@@ -141,7 +142,7 @@ async def test_restart_opens_a_new_connection_and_loses_nothing(
 
 
 async def test_an_error_in_the_handler_does_not_stop_the_reader(
-    pipeliner: Pipeliner, valkey: EmbeddedValkey, until: Until, caplog: pytest.LogCaptureFixture
+    pipeliner: Pipeliner, valkey: EmbeddedValkey, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
 
@@ -164,7 +165,6 @@ async def test_a_key_of_another_type_is_logged_and_retried(
     valkey: EmbeddedValkey,
     received: Received,
     follow: Follow,
-    until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     await pipeliner.submit("SET", "stream", "text")

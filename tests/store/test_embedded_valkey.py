@@ -20,8 +20,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.server_check import check_server
 
+from support.waiting import until
+
 Connect = Callable[[str], Awaitable[Pipeliner]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 PARENT = """
 import asyncio, pathlib, sys
@@ -254,7 +255,7 @@ async def test_a_folder_may_have_any_path(tmp_path: Path, connect: Connect, name
     assert list((tmp_path / name).glob("appendonlydir/*.aof"))
 
 
-async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path, connect: Connect, until: Until) -> None:
+async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path, connect: Connect) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         store = await connect(server.url)
         await store.submit("SET", "key", "value")
@@ -271,7 +272,7 @@ async def test_ctrl_c_at_the_terminal_does_not_reach_it(valkey: EmbeddedValkey) 
     assert os.getpgid(valkey.pid) != os.getpgid(0)
 
 
-async def test_stopping_a_stopped_server_does_nothing(tmp_path: Path, until: Until) -> None:
+async def test_stopping_a_stopped_server_does_nothing(tmp_path: Path) -> None:
     server = EmbeddedValkey(tmp_path)
     await server.stop()
     await server.start()
@@ -281,7 +282,7 @@ async def test_stopping_a_stopped_server_does_nothing(tmp_path: Path, until: Unt
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux signals a child at the death of its parent")
-async def test_embedded_valkey_ends_with_a_killed_parent(tmp_path: Path, until: Until) -> None:
+async def test_embedded_valkey_ends_with_a_killed_parent(tmp_path: Path) -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )

@@ -20,7 +20,8 @@ from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets
 
-from support.store_calls import COMMANDS, COUNT, Connect, Until, failure
+from support.store_calls import COMMANDS, COUNT, Connect, failure
+from support.waiting import until
 
 
 async def test_a_call_for_many_fails_as_a_whole_when_the_server_is_frozen(
@@ -60,9 +61,7 @@ async def test_a_call_that_has_waited_too_long_for_a_slow_server_fails_unsent(ow
         await pipeliner.aclose()
 
 
-async def test_a_restarted_server_gets_its_scripts_again(
-    own_valkey: EmbeddedValkey, connect: Connect, until: Until
-) -> None:
+async def test_a_restarted_server_gets_its_scripts_again(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner = await connect(own_valkey.url)
     assert await pipeliner.run(COUNT, ["number"], [1]) == 1
     os.kill(own_valkey.pid, signal.SIGKILL)
@@ -73,7 +72,7 @@ async def test_a_restarted_server_gets_its_scripts_again(
     assert await pipeliner.run(COUNT, ["number"], [1]) == 2
 
 
-async def test_acknowledged_writes_survive_kill_9(own_valkey: EmbeddedValkey, connect: Connect, until: Until) -> None:
+async def test_acknowledged_writes_survive_kill_9(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner = await connect(own_valkey.url)
     changes: list[bool] = []
     pipeliner.on_change.append(changes.append)
@@ -252,7 +251,7 @@ async def test_a_server_that_takes_longer_than_a_second_to_connect_is_reached(
             await pipeliner.aclose()
 
 
-async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connect: Connect, until: Until) -> None:
+async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connect: Connect) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         pipeliner = await connect(server.url)
         await pipeliner.submit("EVAL", "for n = 1, 20000 do redis.call('SET', 'key' .. n, n) end", 0)

@@ -10,10 +10,6 @@ import httpx2
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-Until: TypeAlias = Callable[[Callable[[], bool]], Awaitable[None]]
-"""Waits until the condition holds; it is looked at again and again."""
-UntilAnswered: TypeAlias = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
-"""The same for a condition that has to be asked for."""
 Connect: TypeAlias = Callable[[str], Awaitable[Pipeliner]]
 """A connected pipeliner for the Redis at a URL."""
 RedisOf: TypeAlias = Callable[[EmbeddedValkey], Awaitable[Pipeliner]]

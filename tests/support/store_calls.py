@@ -11,7 +11,6 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.script import Script
 
 Connect = Callable[[str], Awaitable[Pipeliner]]
-Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 COMMANDS = LIMITS[Priority.COMMANDS]
 

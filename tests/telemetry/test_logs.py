@@ -21,6 +21,7 @@ from support.simulated_fleet import SimulatedFleet
 from support.telemetry.node import MakeNode, Node
 from support.telemetry.platform_api import PlatformOf
 from support.telemetry.scripted_agent import DialLink
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -42,13 +43,9 @@ async def test_each_event_is_one_json_line_with_its_ids(
     command = await platform.post("told-1", "work")
     failure = Error(code="no_luck", message="none")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0, state="error", error=failure))
-    async with asyncio.timeout(60):
-        while not [line for line in lines(node) if line.get("command") == command]:
-            await asyncio.sleep(0.05)
+    await until(lambda: [line for line in lines(node) if line.get("command") == command])
     await agent.close()
-    async with asyncio.timeout(60):
-        while not [line for line in lines(node) if "left" in line["message"]]:
-            await asyncio.sleep(0.05)
+    await until(lambda: [line for line in lines(node) if "left" in line["message"]])
     logged = lines(node)
     assert all({"time", "level", "logger", "message"} <= line.keys() and line["node"] == "told" for line in logged)
     (linked,) = [line for line in logged if "linked" in line["message"]]
@@ -74,9 +71,7 @@ async def test_text_of_an_agent_cannot_forge_log_lines(make_node: MakeNode, dial
     node = make_node("forged")
     agent = await dial(node, "forger-1")
     await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
-    async with asyncio.timeout(60):
-        while "left" not in node.log():
-            await asyncio.sleep(0.05)
+    await until(lambda: "left" in node.log())
     (line,) = [line for line in node.log().splitlines() if "all is well" in line]
     assert "agent forger-1 left: closed by the agent with 4999, over?2026" in line
     assert "\x1b" not in line
@@ -92,9 +87,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node
             await fleet.join(STORM // rounds, prefix="storm")
             await fleet.leave()
     seconds = time.monotonic() - began
-    async with asyncio.timeout(60):  # the last second is told when it is over
-        while _sum(node, "agents linked", "linked,") < STORM or _sum(node, "agents left", "left:") < STORM:
-            await asyncio.sleep(0.1)
+    await until(lambda: _sum(node, "agents linked", "linked,") >= STORM and _sum(node, "agents left", "left:") >= STORM)
     assert (_sum(node, "agents linked", "linked,"), _sum(node, "agents left", "left:")) == (STORM, STORM)
     # Each of the two kinds: a line at once whenever it begins anew, and one a second.
     logged = [line for line in lines(node) if line["logger"] == "fairlead.routing"]
@@ -161,9 +154,7 @@ async def test_an_aggregator_logs_the_first_event_at_once_and_counts_the_rest(
         digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
     digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")
     assert [line["message"] for line in handler.logged] == ["agent 0 left", "agent 1 linked"]
-    async with asyncio.timeout(20):
-        while len(handler.logged) < 3:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(handler.logged) >= 3)
     summary = handler.logged[2]
     assert (summary["event"], summary["count"]) == ("agents left", 49)
     assert "29 other" in summary["message"], "details are bounded"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from support.plain_http import plain_client, plain_get
 from support.telemetry.node import MakeNode
 from support.telemetry.platform_api import PlatformOf
 from support.telemetry.scripted_agent import DialLink
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -55,12 +55,6 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
 def exported_with_tls(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
     """Those that only a node with a certificate has."""
     return {name: found for name, found in exported(families).items() if name.startswith("fairlead_tls_")}
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.05)
 
 
 async def test_the_page_lists_all_metrics_and_no_others(

@@ -14,6 +14,7 @@ import pytest
 from support.otlp_collector import Collector, Span, tree
 from support.telemetry.node import MakeNode
 from support.telemetry.platform_api import Platform, PlatformOf
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -234,9 +235,7 @@ async def test_a_dead_collector_loses_spans_and_nothing_else(
         took = time.monotonic() - began
         assert took < 60, "the loop waited for the collector"
         assert node.metric("fairlead_spans_waiting") <= 8192
-        async with asyncio.timeout(60):
-            while not node.metric("fairlead_spans_dropped_total"):
-                await asyncio.sleep(0.2)
+        await until(lambda: node.metric("fairlead_spans_dropped_total"))
         assert node.metric("fairlead_spans_exported_total") == 0
         began = time.monotonic()
         assert node.stop() == 0

@@ -1,10 +1,10 @@
 """The WebSocket endpoint for agents, `/v1/link`. It refuses whatever it can refuse before the upgrade.
 
-It checks, in this order: Host and Origin (403), the credential (401, or 429 after many wrong ones), whether the node is
-draining or full (503), the accept rate (429), and the subprotocol (426). The credential comes before the state of the
-node, so that a client without a credential learns nothing about the node and cannot cause a scale-up by being refused.
-A connection that passes is attached to a session and this coroutine ends: no object of Starlette lives as long as the
-link.
+It checks, in this order: Host and Origin (403), the credential (401, or 429 after many wrong ones), whether the node
+drains, is full or is busy (503), the accept rate (429), and the subprotocol (426). The credential comes before the
+state of the node, so that a client without a credential learns nothing about the node and cannot cause a scale-up by
+being refused. A connection that passes is attached to a session and this coroutine ends: no object of Starlette lives
+as long as the link.
 
 `take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks, and what it
 does not accept comes to `enter`, which alone refuses, counts and delays.
@@ -61,7 +61,7 @@ class LinkEndpoint:
                 await self._hold_back(client_key(websocket.scope))
             await websocket.send_denial_response(refusal)
             return
-        session, subprotocol = self._session(websocket.scope, entered)
+        session, subprotocol = self._accept(websocket.scope, entered)
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
     def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | None:
@@ -71,8 +71,14 @@ class LinkEndpoint:
         entered = wall_ns()
         # The accept rate comes last, because what it grants is a link.
         if self._guard.passes(scope) and self._offers_codec(scope) and self._obstacle(scope) is None:
-            return self._session(scope, entered)
+            return self._accept(scope, entered)
         return None
+
+    def available(self) -> bool:
+        """Whether this node accepts links now, from a client that is within its share."""
+        hub, now = self._node.hub, asyncio.get_running_loop().time()
+        full = hub.links >= self._node.settings.capacity
+        return not (hub.draining or full) and hub.opening.has_shared_room(now) and self._rate.available(now)
 
     async def _hold_back(self, key: str) -> None:
         """Delay the answer to an address that keeps exceeding the accept rate, so that a client that ignores
@@ -85,10 +91,12 @@ class LinkEndpoint:
             finally:
                 self._waiting -= 1
 
-    def _session(self, scope: Mapping[str, Any], entered: int) -> tuple[Session, str]:
+    def _accept(self, scope: Mapping[str, Any], entered: int) -> tuple[Session, str]:
         subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
         handler, window = self._node.routing.link_handler, self._node.settings.window
-        return Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0]), subprotocol
+        session = Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0])
+        handler.link_accepted(session, client_key(scope))
+        return session, subprotocol
 
     def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
         return any(name in self._codecs for name in scope["subprotocols"])
@@ -102,7 +110,10 @@ class LinkEndpoint:
             return "draining"
         if node.hub.links >= node.settings.capacity:
             return "full"
-        if not self._rate.take(client_key(scope), asyncio.get_running_loop().time()):
+        address, now = client_key(scope), asyncio.get_running_loop().time()
+        if not node.hub.opening.has_room(address, now):
+            return "busy"
+        if not self._rate.take(address, now):
             return "rate"
         return None
 
@@ -114,6 +125,10 @@ class LinkEndpoint:
         if obstacle == "full":
             full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again to reach another one")
             return self._busy(obstacle, 503, full, 10)
+        if obstacle == "busy":
+            waiting = node.hub.opening
+            busy = NodeBusy(f"this node is busy: {len(waiting)} links wait for their welcome; try again later")
+            return self._busy(obstacle, 503, busy, waiting.return_time(asyncio.get_running_loop().time()))
         if obstacle == "rate":
             fast = NodeBusy(f"this node accepts no more than {rate:g} new links a second: try again later")
             return self._busy(obstacle, 429, fast, max(1.0, node.hub.links / rate))

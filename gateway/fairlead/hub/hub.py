@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.hub.opening_links import OpeningLinks
 from fairlead.hub.recent_moves import RecentMoves
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
@@ -23,6 +24,8 @@ class Hub:
         self.totals = Totals(pending_limit)
         self.links = 0
         """Open links, with or without an agent: what `capacity` limits."""
+        self.opening = OpeningLinks()
+        """The links among them that wait for their welcome, or are about to be open."""
         self.accepted = 0
         """Links that were welcomed since the start."""
         self.refused = 0

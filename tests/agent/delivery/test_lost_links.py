@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fairlead.wire.messages import Ack, Chunk, End, Hello
 
 from support.agent.delivery_methods import SIZE, Script
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
+from support.waiting import until
 
 
 async def test_a_stream_continues_after_what_was_stored(gateway: Gateway, script: Script, link: Link) -> None:
@@ -86,9 +85,7 @@ async def test_a_stream_that_the_gateway_has_ended_is_stopped(gateway: Gateway, 
     await link.until(lambda: script.runs == ["c1", "c2"])
     await link.cut()
     again = await gateway.linked(have={"c2": 0})
-    async with asyncio.timeout(20):
-        while script.cleaned != ["c1"]:
-            await asyncio.sleep(0.01)
+    await until(lambda: script.cleaned == ["c1"])
     script.step(3)
     assert (await again.end("c2")).state == "ok"
     assert not again.of(End, "c1")

@@ -19,6 +19,7 @@ from support.agent.durable_host import DurableHost
 from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
+from support.waiting import until
 
 
 async def test_a_full_journal_refuses_commands_and_makes_writers_wait(
@@ -32,9 +33,7 @@ async def test_a_full_journal_refuses_commands_and_makes_writers_wait(
     for n in range(streams):
         await link.command(f"c{n}", "flood")
     file = tmp_path / "journal"
-    async with asyncio.timeout(20):
-        while file.stat().st_size < LEAST_LIMIT:
-            await asyncio.sleep(0.01)
+    await until(lambda: file.stat().st_size >= LEAST_LIMIT)
     await link.until(lambda: len(link.of(Ack)) == streams)
     refused = 0
     while True:
@@ -73,9 +72,7 @@ async def test_a_rewritten_journal_leaves_out_what_is_stored(gateway: Gateway, t
             await asyncio.sleep(0.005)
     await link.cancel("c1")
     await link.end("c1")
-    async with asyncio.timeout(20):
-        while file.stat().st_size > WASTE * 2:
-            await asyncio.sleep(0.01)
+    await until(lambda: file.stat().st_size <= WASTE * 2)
     agent.stop()
     async with asyncio.timeout(20):
         await task

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, End
 
 from support.agent.durable_host import DurableHost, hello
+from support.waiting import until
 
 
 async def test_a_safe_command_without_output_is_run_again_once(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "once-hung", retry="safe")
     await link.expect(Ack, "c1")
-    async with asyncio.timeout(20):
-        while host.runs != ["c1 1"]:
-            await asyncio.sleep(0.01)
+    await until(lambda: host.runs == ["c1 1"])
     await host.killed()
     again = await host.linked(have={"c1": 0})
     end = await again.end("c1")
@@ -53,9 +50,7 @@ async def test_a_safe_command_with_output_or_input_is_not_run_again(host: Durabl
     def took() -> bool:
         return replay(memory.read_bytes()).state.commands["c2"].spent
 
-    async with asyncio.timeout(20):
-        while not took():
-            await asyncio.sleep(0.02)
+    await until(took)
     await host.killed()
     again = await host.linked(have={"c1": 1, "c2": 0})
     for command in ("c1", "c2"):

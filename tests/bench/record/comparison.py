@@ -77,7 +77,7 @@ def _links(figures: dict[str, Any]) -> Iterator[Behind]:
 def _workers(figures: dict[str, Any]) -> Iterator[Behind]:
     for state in figures["states"]:
         if state["max_to_mean"] > EVEN:
-            what, reason = f"links over {figures['workers']} workers, {state['state']}", "the kernel spreads by a hash"
+            what, reason = f"links over {figures['workers']} workers, {state['state']}", "workers differ by a slack"
             yield Behind(what, f"max/mean of {EVEN}", f"{EVEN:.3f}", f"{state['max_to_mean']:.3f}", reason)
 
 

@@ -93,10 +93,11 @@ def workers(figures: dict[str, Any]) -> str:
             f"{min(one['links']):,}",
             f"{max(one['links']):,}",
             f"{one['max_to_mean']:.3f}",
+            f"{one['us_per_link']:.0f}",
         ]
         for one in figures["states"]
     ]
-    head = [f"{figures['workers']} workers", "links", "fewest", "most", "max/mean"]
+    head = [f"{figures['workers']} workers", "links", "fewest", "most", "max/mean", "CPU µs of all workers per link"]
     return "### Even workers\n\n" + markdown(head, rows)
 
 

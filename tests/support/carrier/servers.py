@@ -32,10 +32,4 @@ class Dial(Protocol):
     def __call__(self, port: int, *, upgrade: bool = True, path: str = "/", **headers: str) -> Awaitable[RawClient]: ...
 
 
-class Until(Protocol):
-    """Waits for a condition, with a deadline."""
-
-    def __call__(self, condition: Callable[[], object], seconds: float = ...) -> Awaitable[None]: ...
-
-
 EchoApp: TypeAlias = Callable[[], Starlette]

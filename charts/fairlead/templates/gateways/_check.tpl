@@ -1,5 +1,5 @@
 {{/*
-What the API server and the operator would refuse, said before anything is installed: (dict "root" $ "key" KEY "given" VALUES).
+What the API server and the operator would refuse, reported before anything is installed: (dict "root" $ "key" KEY "given" VALUES).
 The numbers are the defaults of LinkGateway, which a test compares.
 */}}
 {{- define "fairlead.checkGateway" -}}

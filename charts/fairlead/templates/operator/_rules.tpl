@@ -1,6 +1,6 @@
 {{/*
 What the operator may do where it serves LinkGateways: (dict "secrets" NAMES), null for all Secrets.
-The source is the table in operator/fairlead_operator/kube/rbac.py; a test says what is missing here or left over.
+The source is the table in operator/fairlead_operator/kube/rbac.py; a test compares the two.
 */}}
 {{- define "fairlead.operatorRules" -}}
 - apiGroups: [fairlead.dev]

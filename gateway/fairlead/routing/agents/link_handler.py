@@ -52,13 +52,18 @@ class LinkHandler:
         self._telemetry = telemetry
         self._tasks = tasks
 
+    def link_accepted(self, session: Session, address: str) -> None:
+        """A link from this address is accepted, and its connection is about to be open."""
+        self._hub.opening.add(session, address)
+        self._hello_deadline.add(session, self._close_late)
+
     def link_opened(self, session: Session) -> None:
         self._hub.links += 1
-        self._hello_deadline.add(session, _close_late)
         self._telemetry.link_opened(session)
 
     def hello_received(self, session: Session, hello: Hello) -> None:
         self._hello_deadline.discard(session)
+        self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._telemetry.hello_received(session)
         try:
             check_agent_id(hello.agent)
@@ -86,6 +91,7 @@ class LinkHandler:
 
     def link_closed(self, session: Session, code: int, reason: str, by_gateway: bool) -> None:
         self._hub.links -= 1
+        self._hub.opening.discard(session)
         self._hello_deadline.discard(session)
         self._telemetry.link_closed(session, asyncio.get_running_loop().time(), code, reason, by_gateway)
         if session.gen:
@@ -94,7 +100,8 @@ class LinkHandler:
                 self._hub.left += 1
             self._lease_releaser.add(session, code, reason)
 
-
-def _close_late(session: Session) -> None:
-    # It may not be the agent's fault: after a pause of this process every hello seems late. The code lets it return.
-    session.close(CloseCode.SILENT, "no hello in time")
+    def _close_late(self, session: Session) -> None:
+        # It may not be the agent's fault: after a pause of this process every hello seems late. The code lets it
+        # return.
+        session.close(CloseCode.SILENT, "no hello in time")
+        self._hub.opening.discard(session)  # a connection that is lost before it is open is not reported as closed

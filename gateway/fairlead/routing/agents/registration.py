@@ -91,6 +91,7 @@ class Registration:
                     # A link may be lost while it waits: its claim could take the agent from its next process.
                     if session.open and await self._attempt(session, hello):
                         self._hub.accepted += 1
+                        self._hub.opening.welcomed(session, loop.time())
                         self._telemetry.agent_registered(loop.time() - started)
                 break
             except BusUnavailable as e:
@@ -100,7 +101,9 @@ class Registration:
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: come back later")
                     break
                 logger.debug("claim of %s: %s", session.agent, e)
+                self._hub.opening.claim_paused(session)
                 await wait_for_redis(self._store, left)
+                self._hub.opening.claim_began(session, loop.time())
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
                 session.close(CloseCode.INTERNAL, "the gateway could not register this agent")

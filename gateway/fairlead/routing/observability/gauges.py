@@ -24,6 +24,12 @@ from fairlead.telemetry.tracing import Tracing
 
 def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
     metrics.add_gauge("fairlead_links", "Open links, with or without an agent", lambda: hub.links)
+    metrics.add_gauge(
+        "fairlead_links_opening", "Links that were accepted and are not welcomed yet", hub.opening.__len__
+    )
+    metrics.add_gauge(
+        "fairlead_links_opening_limit", "The most links that may wait for their welcome now", lambda: hub.opening.bound
+    )
     metrics.add_gauge("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
     metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))
     metrics.add_gauge("fairlead_draining", "1 while this node drains", lambda: float(hub.draining))
