@@ -35,7 +35,7 @@ from fairlead.wire.retry import retry_after
 
 
 class LinkEndpoint:
-    def __init__(self, node: Node, guard: AccessGuard) -> None:
+    def __init__(self, node: Node, guard: AccessGuard[None]) -> None:
         self._node = node
         self._guard = guard
         settings = node.settings
