@@ -34,6 +34,7 @@ COMMANDS = {
     "rebalance": "fairlead.cli.operations.commands:rebalance",
     "disconnect": "fairlead.cli.operations.commands:disconnect",
     "tokens": "fairlead.cli.access.tokens:tokens",
+    "keys": "fairlead.cli.access.keys:keys",
     "completion": "fairlead.cli.completion:completion",
     "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",
 }

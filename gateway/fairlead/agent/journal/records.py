@@ -60,14 +60,14 @@ class EventStored(Record, tag=103, frozen=True):
     id: Id
 
 
-class SignedCommand(Record, tag=104, frozen=True):
+class RememberedId(Record, tag=104, frozen=True):
     """The id of a signed command that was accepted, and until when it must not be accepted again (Unix ms)."""
 
     id: Id
     until: Count
 
 
-Entry: TypeAlias = Header | Accepted | CommandClosed | EventStored | SignedCommand | Chunk | End | Event
+Entry: TypeAlias = Header | Accepted | CommandClosed | EventStored | RememberedId | Chunk | End | Event
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Entry).decode

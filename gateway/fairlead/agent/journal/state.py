@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.agent.journal.records import Accepted, CommandClosed, Entry, EventStored, Header, SignedCommand
+from fairlead.agent.journal.records import Accepted, CommandClosed, Entry, EventStored, Header, RememberedId
 from fairlead.wire.messages import Chunk, Cmd, End, Event
 from fairlead.wire.outbox import FINISHED
 
 SIGNED_SIZE = 80
-"""The size in bytes of one SignedCommand in the file."""
+"""The size in bytes of one RememberedId in the file."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class JournalState:
                 self.live += size
                 if record.signed:
                     self._remember(record.cmd.id, record.signed)
-            case SignedCommand():
+            case RememberedId():
                 self._remember(record.id, record.until)
             case CommandClosed():
                 self._close(record.id, size)
@@ -105,7 +105,7 @@ class JournalState:
         if self.header is not None:
             yield self.header
         for command, until in self.signed.items():
-            yield SignedCommand(command, until)
+            yield RememberedId(command, until)
         for command in self.finished:
             yield CommandClosed(command)
         for journaled in self.commands.values():
