@@ -250,7 +250,8 @@ def show(figures: dict[str, dict[str, Any]]) -> None:
         if back := found.get("return"):
             rows.append([
                 name, f"{back['agents']:,}", f"{back['half_s']:.1f}", f"{back['last_s']:.1f}", f"{back['refused']:,}",
-                f"{back['calm'][1]:.1f}", f"{back['storm'][1]:.1f}", f"{back['p99_ratio']:.2f}", f"{back['node_us']:.0f}",
+                f"{back['calm'][1]:.1f}", f"{back['storm'][1]:.1f}", f"{back['p99_ratio']:.2f}",
+                f"{back['node_us']:.0f}",
             ])  # fmt: skip
         if found.get("overload"):
             able, over = found["overload"]["able"], found["overload"]["over"]

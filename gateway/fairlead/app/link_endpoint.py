@@ -26,7 +26,7 @@ from fairlead.app.access.guard import WAITING, AccessGuard, client_key
 from fairlead.app.access.penalties import Penalties
 from fairlead.app.api.problems import problem
 from fairlead.carrier.attach import attach
-from fairlead.carrier.http_server.link_acceptor import Refusal
+from fairlead.carrier.http_server.link_acceptor import LinkRefusal
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
 from fairlead.node import Node
@@ -66,7 +66,7 @@ class LinkEndpoint:
         session, subprotocol = self._accept(websocket.scope, entered)
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
-    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | Refusal | None:
+    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | LinkRefusal | None:
         """Return a new session and its subprotocol, or the refusal of a busy node, or None if `enter` is to refuse the
         request. `scope` has its headers, subprotocols and client.
         """
@@ -77,7 +77,7 @@ class LinkEndpoint:
         obstacle = self._obstacle(scope)
         if obstacle == "busy":
             answer = self._refuse_busy()
-            return Refusal(answer.status_code, answer.raw_headers, bytes(answer.body))
+            return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
         return self._accept(scope, entered) if obstacle is None else None
 
     async def _hold_back(self, key: str) -> None:

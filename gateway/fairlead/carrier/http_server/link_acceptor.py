@@ -53,11 +53,11 @@ class DirectEndpoint:
     """
 
     path: bytes
-    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | Refusal | None]
+    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | LinkRefusal | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class LinkRefusal:
     """An answer after which the connection is closed."""
 
     status: int
@@ -146,7 +146,7 @@ class LinkAcceptor:
     def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
         """Make a link of a socket, or hand it over to uvicorn. `data` has arrived and is still in the socket."""
         link = self._link_in(accepted, data)
-        if isinstance(link, Refusal):
+        if isinstance(link, LinkRefusal):
             self._refuse(accepted, link)
         elif link is None:
             task = self._loop.create_task(self._hand_over(accepted.leave()))
@@ -161,7 +161,7 @@ class LinkAcceptor:
         """Wait for the first octets. Raises OSError if the kernel has no memory to watch the socket."""
         AcceptedSocket(self, sock, client)
 
-    def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | Refusal | None:
+    def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | LinkRefusal | None:
         """The link that the request at the beginning of `data` asks for, or its refusal; None unless it is a plain
         request that the endpoint takes or refuses."""
         size = data.find(b"\r\n\r\n") + 4
@@ -181,11 +181,11 @@ class LinkAcceptor:
             return None
         return _TakenLink(size, request, *taken) if isinstance(taken, tuple) else taken
 
-    def _denial(self, refusal: Refusal) -> bytes:
+    def _denial(self, refusal: LinkRefusal) -> bytes:
         headers = (*self._server_state.default_headers, *refusal.headers)
         return response.denial(refusal.status, headers, refusal.body)
 
-    def _refuse(self, accepted: AcceptedSocket, refusal: Refusal) -> None:
+    def _refuse(self, accepted: AcceptedSocket, refusal: LinkRefusal) -> None:
         sock = accepted.leave()
         try:
             sock.recv(MAX_PLAIN_HEAD)  # closing a socket with unread data would reset it, and lose the answer

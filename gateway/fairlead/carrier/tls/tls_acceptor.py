@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE, WRITABLE
 from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport, server_side
-from fairlead.carrier.http_server.link_acceptor import AcceptedSocket, LinkAcceptor, Refusal
+from fairlead.carrier.http_server.link_acceptor import AcceptedSocket, LinkAcceptor, LinkRefusal
 from fairlead.carrier.http_server.response import refusal
 from fairlead.telemetry.logs import LogAggregator
 
@@ -73,7 +73,7 @@ class TlsAcceptor(LinkAcceptor):
         transport = TlsTransport(accepted.leave(), tls, self.links)
         self.links.add(accepted.sock.fileno(), transport)
         try:
-            if isinstance(link, Refusal):
+            if isinstance(link, LinkRefusal):
                 transport.set_protocol(asyncio.Protocol())
                 transport.write(self._denial(link))
                 transport.close()
