@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from fairlead.authorization.authorizer import Authorizer
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
@@ -21,6 +22,7 @@ from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
+from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
@@ -68,6 +70,11 @@ class Node:
         self.directory = fleet.directory
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
+        self.service_tokens = ServiceTokens(self._store)
+        self.authorizer = Authorizer(
+            settings.roles, fleet.directory, fleet.records, self.service_tokens, membership.now,
+            membership.unknown_command,
+        )  # fmt: skip
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
@@ -77,6 +84,7 @@ class Node:
         # A server that was killed may have lost its last writes, and with them claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
+        self.authorizer.watch(metrics)
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
@@ -93,8 +101,9 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Join the fleet. Raises ConfigError if Redis does not answer or is not fit for use, or if another process has
-        this node's name."""
+        """Join the fleet. Raises ConfigError if the file of roles cannot be used, Redis does not answer or is not fit
+        for use, or if another process has this node's name."""
+        self.authorizer.policy_watch.load()
         self.timer_wheel.start()
         self.routing.loop_lag.start()
         self._store.start()
@@ -111,7 +120,9 @@ class Node:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        self._loops = [asyncio.create_task(self._watched(loop)) for loop in self.routing.loops()]
+        self._loops = [
+            asyncio.create_task(self._watched(loop)) for loop in (*self.routing.loops(), *self.authorizer.loops())
+        ]
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
         """Run a loop. An error that ends it is a defect. It is logged and makes the node unready, because nobody awaits

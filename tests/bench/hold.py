@@ -42,7 +42,8 @@ from bench.output import print_progress, table
 from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
-"""Agents for one process at most: 20,000 open files are a usual limit, and the kernel spreads within some per cent."""
+"""Agents for one process at most: 20,000 open files are a usual limit, and a worker that is restarted meanwhile
+leaves its links to the others."""
 PORTS = 6_500
 """Connections from one source address: from a quarter of its ports on (7,058) binding searches for milliseconds."""
 TIMEOUT = 1_800.0

@@ -80,7 +80,7 @@ class StormSwarm:
                 [
                     "nice", "-n", "4", sys.executable, "-m", "fairlead", "swarm", "--id-prefix", name, "-o", "json",
                     "--url", f"ws://127.0.0.1:{gateway.link}", "--agents", str(agents),
-                    "--source", f"127.0.0.2-{1 + math.ceil(agents / PORTS)}", *flags,
+                    "--source", f"127.0.1.1-{max(16, math.ceil(agents / PORTS))}", *flags,
                 ],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip

@@ -40,7 +40,7 @@ def test_the_record_runs_at_a_tiny_scale_and_goes_on_where_it_was_broken(tmp_pat
     assert "### Market data" in text
     assert "One command on 5 hosts" in text
     assert "**Not at full scale**: handlers, hosts, market." in text
-    assert "Not run: links, workers, hold, nodes." in text
+    assert "Not run: links, workers, hold, nodes, tls." in text
     assert "<svg" in (tmp_path / "benchmarks" / "market.svg").read_text()
 
     kept = json.loads((tmp_path / "results" / "hosts.json").read_text())
@@ -105,8 +105,8 @@ def test_neither_a_floor_nor_a_difference_within_noise_is_listed() -> None:
 
 def test_aims_are_listed_like_peers() -> None:
     states = [
-        {"state": "all workers new", "links": [51, 49], "max_to_mean": 1.02},
-        {"state": "one worker restarted", "links": [60, 40], "max_to_mean": 1.2},
+        {"state": "all workers new", "links": [51, 49], "max_to_mean": 1.02, "us_per_link": 400.0},
+        {"state": "one worker restarted", "links": [60, 40], "max_to_mean": 1.2, "us_per_link": 300.0},
     ]
     models = {"sequential": {"min": 3.0, "median": 3.1}, "agent, process": {"min": 1.6, "median": 1.7}}
     found = behind({

@@ -35,6 +35,11 @@ def held(gateway: BenchGateway) -> list[int]:
     return [int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("fairlead_links{")]
 
 
+def cpu_of(gateway: BenchGateway) -> float:
+    """CPU microseconds of all workers so far."""
+    return sum(cpu_us(pid) for pid in children(gateway.pid))
+
+
 async def restarted(gateway: BenchGateway, fleet: SimulatedFleet, workers: int) -> None:
     """Kills one worker and waits until another one is in its place."""
     before = children(gateway.pid)
@@ -58,11 +63,20 @@ async def measure(links: int, workers: int, folder: Path) -> list[dict[str, obje
                 print_progress(f"{links:,} links over {workers} workers, {state}")
                 if found:
                     await restarted(gateway, fleet, workers)
-                await fleet.join(links - fleet.linked)
+                joining, before = links - fleet.linked, cpu_of(gateway)
+                await fleet.join(joining)
+                used = cpu_of(gateway) - before
                 counts = await asyncio.to_thread(held, gateway)
                 if len(counts) != workers or sum(counts) != links:
                     raise SystemExit(f"{links} links on {workers} workers, counted were {counts}")
-                found.append({"state": state, "links": counts, "max_to_mean": max(counts) * workers / links})
+                found.append(
+                    {
+                        "state": state,
+                        "links": counts,
+                        "max_to_mean": max(counts) * workers / links,
+                        "us_per_link": used / joining,
+                    }
+                )
             await fleet.leave()
     return found
 
@@ -72,8 +86,11 @@ async def run(links: int, workers: int, out: Path | None) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         found = await measure(links, workers, Path(name))
-    rows = [[str(one["state"]), str(one["links"]), f"{one['max_to_mean']:.3f}"] for one in found]
-    table(["", "links of each worker", "max/mean"], rows)
+    rows = [
+        [str(one["state"]), str(one["links"]), f"{one['max_to_mean']:.3f}", f"{one['us_per_link']:.0f}"]
+        for one in found
+    ]
+    table(["", "links of each worker", "max/mean", "CPU µs per link"], rows)
     if out is not None:
         out.write_text(json.dumps({"workers": workers, "states": found}, indent=1))
 

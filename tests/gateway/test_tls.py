@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -119,15 +121,19 @@ def test_workers_share_tickets_and_read_certificates_again(
     context = ssl.create_default_context(cafile=str(files[0]))
     session: ssl.SSLSession | None = None
     reused = []
-    for _ in range(12):
-        sock = socket.create_connection(("127.0.0.1", port_of(gateway.link)), 20)
-        with context.wrap_socket(sock, server_hostname="localhost", session=session) as secure:
-            secure.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            while secure.recv(1 << 16):
-                pass
+    with ExitStack() as open_connections:  # of which both workers get some
+        for _ in range(12):
+            sock = socket.create_connection(("127.0.0.1", port_of(gateway.link)), 20)
+            secure = context.wrap_socket(sock, server_hostname="localhost", session=session)
+            open_connections.enter_context(secure)
+            secure.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert secure.recv(1 << 16).startswith(b"HTTP/1.1 404")
             reused.append(secure.session_reused)
             session = secure.session
     assert reused == [False] + [True] * 11
+    metrics = httpx2.get(f"{gateway.admin}/metrics").text
+    served = re.findall(r"^fairlead_tls_handshakes_total\{.*\} (\S+)$", metrics, re.MULTILINE)
+    assert min(map(float, served)) >= 4, served
     other, other_key = make_certificate(tmp_path, "renewed")
     files[0].write_bytes(other.read_bytes())
     files[1].write_bytes(other_key.read_bytes())

@@ -15,14 +15,19 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from fairlead.app.access.caller import SUBJECT
 from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
+from fairlead.app.access.platform_credentials import PlatformCredentials
 from fairlead.app.api import openapi
 from fairlead.app.api.operations import OPERATIONS, Operation
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
+from fairlead.app.routes.tokens import TokenRoutes
+from fairlead.authorization.authorizer import Authorizer
+from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
@@ -80,8 +85,8 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """The application on the API port: every operation of the OpenAPI document, behind the platform token."""
-    commands, agents = CommandRoutes(node), AgentRoutes(node)
+    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
+    commands, agents, tokens = CommandRoutes(node), AgentRoutes(node), TokenRoutes(node)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -95,11 +100,14 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
         "rankLinks": agents.worst,
+        "listTokens": tokens.list,
+        "createToken": tokens.create,
+        "revokeToken": tokens.revoke,
         "getOpenapi": _openapi,
     }
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
-        resources.setdefault(operation.path, Resource()).add(operation, handlers[operation.name])
+        resources.setdefault(operation.path, Resource(node.authorizer)).add(operation, handlers[operation.name])
     # Paths without a parameter are looked up by name: routes are regular expressions that are tried one after the
     # other.
     exact = {path: resource for path, resource in resources.items() if "{" not in path}
@@ -107,7 +115,8 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     router = Router(routes, default=_not_found, redirect_slashes=False)
     token = node.settings.platform_token
     hosts = _hosts(node, token == DEVELOPMENT_PLATFORM_TOKEN)
-    return Api(exact, router, AccessGuard("api", BearerToken(token, "platform"), hosts, failures))
+    credentials = PlatformCredentials(BearerToken(token, "platform"), node.authorizer.tokens)
+    return Api(exact, router, AccessGuard("api", credentials, hosts, failures))
 
 
 async def _openapi(request: Request) -> Response:
@@ -121,11 +130,13 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 class Resource:
     """One path, with an operation for each of its methods.
 
-    Raises MethodNotAllowed for other methods, and InvalidRequest for a query parameter that the operation does not
-    have: otherwise a misspelt filter would match everything.
+    Raises MethodNotAllowed for other methods, PermissionDenied for a caller without any role for the operation, and
+    InvalidRequest for a query parameter that the operation does not have: otherwise a misspelt filter would match
+    everything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
         self._known: dict[str, tuple[Operation, Handler]] = {}
 
     def add(self, operation: Operation, handler: Handler) -> None:
@@ -137,6 +148,7 @@ class Resource:
             allow = ", ".join(self._known)
             raise MethodNotAllowed(f"{scope['path']} does not support {scope['method']}: use {allow}", allow=allow)
         operation, handler = known
+        self._authorizer.require_verb(scope[SUBJECT], operation.needs)
         request = Request(scope, receive, send)
         if scope["query_string"]:
             _check_query(request, operation)
@@ -166,7 +178,7 @@ class Api:
     send anything, and a stream reports its own errors.
     """
 
-    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard) -> None:
+    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard[Subject]) -> None:
         self._exact = exact
         self._router = router
         self._guard = guard
@@ -176,7 +188,7 @@ class Api:
             await self._router(scope, receive, send)
             return
         try:
-            await self._guard.admit(scope)
+            scope[SUBJECT] = await self._guard.admit(scope)
             await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
             await expected_problem(scope, e)(scope, receive, send)

@@ -37,7 +37,7 @@ from fairlead.wire.retry import retry_after
 
 
 class LinkEndpoint:
-    def __init__(self, node: Node, guard: AccessGuard) -> None:
+    def __init__(self, node: Node, guard: AccessGuard[None]) -> None:
         self._node = node
         self._guard = guard
         settings = node.settings
@@ -79,6 +79,12 @@ class LinkEndpoint:
             answer = self._refuse_busy()
             return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
         return self._accept(scope, entered) if obstacle is None else None
+
+    def available(self) -> bool:
+        """Whether this node accepts links now, from a client that is within its share."""
+        hub, now = self._node.hub, asyncio.get_running_loop().time()
+        full = hub.links >= self._node.settings.capacity
+        return not (hub.draining or full) and hub.opening.has_shared_room(now) and self._rate.available(now)
 
     async def _hold_back(self, key: str) -> None:
         """Delay the answer to an address that keeps exceeding the accept rate, so that a client that ignores

@@ -28,8 +28,10 @@ from fairlead.client.models import (
     LastLink,
     Latency,
     Link,
+    NewToken,
     RankedLink,
     Ranking,
+    TokenInfo,
 )
 from fairlead.client.transport import ConnectionLost, addresses, check_address
 
@@ -47,8 +49,10 @@ __all__ = [
     "LastLink",
     "Latency",
     "Link",
+    "NewToken",
     "RankedLink",
     "Ranking",
+    "TokenInfo",
     "addresses",
     "check_address",
 ]

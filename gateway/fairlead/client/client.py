@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import secrets
 import ssl as tls
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from types import TracebackType
 from typing import Literal, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.models import Agent, AgentDetail, Deleted, Link, Ranking
+from fairlead.client.models import Agent, AgentDetail, Deleted, Link, NewToken, Ranking, TokenInfo
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_agent_id, check_command_id
@@ -33,6 +34,10 @@ class _Page(msgspec.Struct):
 
 class _Labels(msgspec.Struct):
     labels: dict[str, str]
+
+
+class _Tokens(msgspec.Struct):
+    tokens: list[TokenInfo]
 
 
 class _Cancelled(msgspec.Struct):
@@ -153,6 +158,21 @@ class Client:
     async def cancel(self, command: str) -> str:
         """Cancel a command; returns its current state. Cancelling a command that is over changes nothing."""
         return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
+
+    async def tokens(self) -> list[TokenInfo]:
+        """All service tokens."""
+        return (await self._get("/v1/tokens", _Tokens)).tokens
+
+    async def create_token(self, name: str, roles: Collection[str] | None, lifetime: float) -> NewToken:
+        """Create a service token that expires after `lifetime` seconds. `roles` limits it to some of those that are
+        bound to its name."""
+        order = {"name": name, "roles": None if roles is None else list(roles), "lifetime": lifetime}
+        headers = {"Content-Type": "application/json"}
+        return await self._ask(Request("POST", "/v1/tokens", None, headers, msgspec.json.encode(order)), NewToken)
+
+    async def revoke_token(self, token: str) -> None:
+        """Revoke the service token with this id."""
+        await self._transport.call(Request("DELETE", f"/v1/tokens/{quote(token, safe='')}"))
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
         return await self._ask(Request("GET", path, params), kind)

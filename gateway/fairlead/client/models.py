@@ -113,6 +113,29 @@ class Deleted:
     events: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo:
+    """A service token without its secret. `roles` are those to which it is limited, None for all that are bound to its
+    name. Times are RFC 3339.
+    """
+
+    id: str
+    name: str
+    roles: list[str] | None
+    created: str
+    created_by: str
+    expires: str
+    expired: bool = False
+    used: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken(TokenInfo):
+    """A new service token with its text."""
+
+    token: str
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Bytes of output. `offset` counts the results of the command, `n` the agent's chunks."""

@@ -48,6 +48,8 @@ TAKE_MOVES = _load("take_moves")
 SET_REBALANCE_TARGETS = _load("set_rebalance_targets")
 SET_DISCONNECT = _load("set_disconnect")
 CHECK_TYPE = _load("check_type")
+ADD_SERVICE_TOKEN = _load("add_service_token")
+REMOVE_SERVICE_TOKEN = _load("remove_service_token")
 
 
 def late(what: str) -> BusUnavailable:

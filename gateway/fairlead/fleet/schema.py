@@ -42,6 +42,8 @@ fl1:moves              hash    the fleet's budget of moves, a token bucket. rate
                                take_moves; no TTL
 fl1:scaling_history    string  what the operator remembers of the fleet, JSON. Written by the operator in each pass;
                                7 days after the last one
+fl1:service_tokens     hash    service tokens: digest, name, roles, lifetime; last uses; their revision. Written by the
+                               API; no TTL, tokens are removed a week after they have expired
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -63,6 +65,7 @@ MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
 DISCONNECT = "fl1:disconnect"
 SCALING_HISTORY = "fl1:scaling_history"
+SERVICE_TOKENS = "fl1:service_tokens"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -99,7 +102,7 @@ KEY_TYPES = {
     "fl1:disconnected": "hash", "fl1:agent": "hash", "fl1:open": "hash", "fl1:agents": "zset", "fl1:cmd": "hash",
     "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
-    SCALING_HISTORY: "string", EVENTS: "stream",
+    SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", EVENTS: "stream",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 

@@ -61,13 +61,17 @@ class OpeningLinks:
         """Seconds for which the oldest claim has been under way; 0 if there is none."""
         return now - next(iter(self._claims.values())) if self._claims else 0.0
 
+    def has_shared_room(self, now: float) -> bool:
+        """Whether every address may open a link now."""
+        return len(self._addresses) < self.bound * SHARED and self.oldest_claim(now) <= LATE
+
     def has_room(self, address: str, now: float) -> bool:
         """Whether this address may open a link now."""
-        opening, bound = len(self._addresses), self.bound
-        if opening >= bound or self.oldest_claim(now) > LATE:
-            return False
-        if opening < bound * SHARED:
+        if self.has_shared_room(now):
             return True
+        bound = self.bound
+        if len(self._addresses) >= bound or self.oldest_claim(now) > LATE:
+            return False
         # Divide by one more than are present, so that there is always room for a new address.
         present = len(self._counts) + (address not in self._counts)
         return self._counts.get(address, 0) < bound / (present + 1)

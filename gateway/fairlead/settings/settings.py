@@ -35,6 +35,7 @@ class Settings:
     data: Path = Path(".fairlead")
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
+    roles: Path | None = None
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
     unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s

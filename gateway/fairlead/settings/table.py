@@ -129,6 +129,10 @@ SETTINGS: Mapping[str, Setting] = {
     "agent_token_file": path("File that contains the agents' token"),
     "platform_token": _token("Token that callers of the platform API present"),
     "platform_token_file": path("File that contains the platform's token"),
+    "roles": path(
+        "YAML file of roles and of the service tokens that they are bound to; read again when it changes. Without it, "
+        "only the platform token may use the API"
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),

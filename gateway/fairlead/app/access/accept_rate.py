@@ -31,6 +31,10 @@ class AcceptRate:
         """The number of recent links of each address, which decays at the address's share of the rate, and the time it
         was computed. The most recent address comes last."""
 
+    def available(self, now: float) -> bool:
+        """Whether an address that is within its share could take a link now."""
+        return self._budget + (now - self._filled) * self.rate >= 1.0 + self._reserve
+
     def take(self, key: str, now: float) -> bool:
         """Take one link for this address; False if it is not accepted now."""
         self._budget = min(self._burst + self._reserve, self._budget + (now - self._filled) * self.rate)

@@ -12,7 +12,7 @@ import hmac
 import logging
 import random
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -25,9 +25,20 @@ from fairlead.telemetry.logs import LogAggregator
 
 logger = logging.getLogger(__name__)
 
+C = TypeVar("C", covariant=True)
+
 WAITING: Final = 1_024
 """Maximum number of delayed answers, of about 5 KB each; further ones are sent at once. It is above the default limit
 of connections without a token, so an attacker is delayed on all of their connections."""
+
+
+class Credentials(Protocol[C]):
+    """What a port accepts as credential."""
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
+        """Whom the credential in the raw ASGI headers belongs to. Raises Unauthorized, and Unavailable if that cannot
+        be found out now."""
+        ...
 
 
 class BearerToken:
@@ -39,12 +50,23 @@ class BearerToken:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Unauthorized unless the raw ASGI headers carry this token."""
-        given = next((value for name, value in headers if name == b"authorization"), None)
-        if given is None:
-            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._holder} token>`")
-        scheme, _, secret = given.partition(b" ")
-        if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
-            raise Unauthorized(f"wrong credential: expected the {self._holder} token")
+        if not self.matches(*bearer_credential(headers, self._holder)):
+            raise self.refusal()
+
+    def matches(self, scheme: bytes, credential: bytes) -> bool:
+        return hmac.compare_digest(scheme + b" " + credential, self._header)
+
+    def refusal(self) -> Unauthorized:
+        return Unauthorized(f"wrong credential: expected the {self._holder} token")
+
+
+def bearer_credential(headers: Iterable[tuple[bytes, bytes]], holder: str) -> tuple[bytes, bytes]:
+    """The scheme and the credential of the header Authorization. Raises Unauthorized if there is none."""
+    given = next((value for name, value in headers if name == b"authorization"), None)
+    if given is None:
+        raise Unauthorized(f"missing credential: send `Authorization: Bearer <{holder} token>`")
+    scheme, _, credential = given.partition(b" ")
+    return scheme.capitalize(), credential.strip()
 
 
 class CredentialFailures:
@@ -83,10 +105,10 @@ class CredentialFailures:
         self._log_aggregator.aclose()
 
 
-class AccessGuard:
+class AccessGuard(Generic[C]):
     """`port` is the port's name in metrics and logs: link or api."""
 
-    def __init__(self, port: str, token: BearerToken, hosts: HostRules, failures: CredentialFailures) -> None:
+    def __init__(self, port: str, token: Credentials[C], hosts: HostRules, failures: CredentialFailures) -> None:
         self._port = port
         self._token = token
         self._hosts = hosts
@@ -102,15 +124,17 @@ class AccessGuard:
             return False
         return True
 
-    async def admit(self, scope: Mapping[str, Any]) -> None:
-        """Raises Forbidden at once, and Unauthorized or Throttled after the delay for the address."""
+    async def admit(self, scope: Mapping[str, Any]) -> C:
+        """Returns whom the credential belongs to. Raises Forbidden at once, and Unauthorized or Throttled after the
+        delay for the address."""
         headers = scope["headers"]
         self._hosts.check(headers)
         try:
-            self._token.check(headers)
+            admitted = self._token.check(headers)
         except Unauthorized as e:
             raise await self._failures.note(self._port, client_key(scope), e) from None
         authenticated(scope)
+        return admitted
 
 
 def client_key(scope: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from fairlead.version import __version__
 PATH_PARAMS = {
     "command": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+    "token": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """The operations on a command that was accepted."""
@@ -26,8 +27,9 @@ FAULTS = {
     400: "The body is not JSON or has a duplicate member; or (as text) the path encodes a slash, a backslash or a "
     "character that needs no encoding.",
     401: "The credential is missing or wrong.",
-    403: "The Host or Origin of the request is not allowed.",
-    404: "The agent, the command or the path does not exist.",
+    403: "The Host or Origin of the request is not allowed, or no role of the caller allows what it asks for; `detail` "
+    "says which rule is missing.",
+    404: "The agent, the command, the service token or the path does not exist.",
     405: "The path does not support this method; `Allow` lists those that it does.",
     409: "The agent is offline, or online where it must not be; or the input chunk was stored before with different "
     "bytes.",

@@ -105,6 +105,10 @@ class Command(Struct):
     id: CommandId
     method: str
     lane: str
+    subject: Annotated[
+        str | None,
+        Meta(description="Who posted it, such as `token:ci`; null if an earlier version of the gateway accepted it."),
+    ]
     state: Annotated[
         TargetState | None, Meta(description="The state of the only target; null if there are several targets.")
     ]

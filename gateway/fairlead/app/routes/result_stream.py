@@ -12,7 +12,6 @@ import base64
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,6 +95,8 @@ class ResultStream:
     """An ASGI response. `head` is the first line, if any, and `pages` come from `ResultReader.read`. Before the time
     `opens`, only an answer that is complete and short is sent."""
 
+    __slots__ = ("_begun", "_body", "_form", "_head", "_opens", "_pages", "_request", "_request_trace")
+
     def __init__(
         self,
         request: Request,
@@ -117,17 +118,20 @@ class ResultStream:
         self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form = self._form
+        form, pages = self._form, self._pages
         if self._head is not None:
             self._body = form.line(self._head)
         if not self._opens:
-            self._begun = True
-            await send(form.start)
-            if self._body:
-                await self._flush(send)
+            await self._begin(send)
         try:
-            if not await self._send_pages(send):
-                return
+            try:  # not `aclosing`, nor a coroutine of its own: most answers are one page, and each level costs
+                async for page in pages:
+                    if self._add(page):
+                        break
+                    if not await self._pass_on(page, send):
+                        return
+            finally:
+                await pages.aclose()
         except FairleadError as e:
             # The status has been sent or fixed as 200, so the stream ends with the error instead of an `end`.
             self._body = (b"" if self._begun else self._body) + form.line(_error(e))
@@ -144,46 +148,54 @@ class ResultStream:
         except Exception:
             logger.exception("a stream of results failed")
             self._body = form.line(_error(FairleadError("internal error: see the gateway's log")))
+        # The last lines go out together with the end of the response, in one write.
         if not self._begun:
             if len(self._body) > SHORT:
                 await self._opening_over()
             await send(form.start)
-        await self._flush(send, more=False)
+        await send({"type": "http.response.body", "body": self._body})
 
-    async def _send_pages(self, send: Send) -> bool:
-        """Send the pages; return whether the caller is still there.
-
-        The last lines stay in `_body`, because they go out together with the end of the response, in one write.
-        """
+    def _add(self, page: ResultsUpdate) -> bool:
+        """Add the lines of the page to the body; return whether it is the last page."""
         form, request_trace = self._form, self._request_trace
-        async with aclosing(self._pages) as pages:
-            async for page in pages:
-                if request_trace is not None and page.results:
-                    request_trace.first_results()
-                self._body += b"".join([form.line(_line(result), result.offset) for result in page.results])
-                if page.ended is not None:
-                    self._body += b"".join([form.line({"end": end_of(page.ended, t)}) for t in page.ended.targets])
-                    if request_trace is not None:
-                        request_trace.end(failed=any(t.state in FAILED_STATES for t in page.ended.targets))
-                    break
-                if page.more is not None:
-                    self._body += form.line({"more": page.more})
-                    if request_trace is not None:
-                        request_trace.end(failed=False)  # this answer, not the command
-                    break
-                if not self._begun:
-                    if len(self._body) > SHORT:
-                        await self._opening_over()
-                    elif page.results and asyncio.get_running_loop().time() < self._opens:
-                        continue
-                    self._begun = True
-                    await send(form.start)
-                elif not self._body:
-                    if await self._request.is_disconnected():
-                        return False
-                    self._body = form.keep_alive
-                await self._flush(send)
+        if page.results:
+            self._body += b"".join([form.line(_line(result), result.offset) for result in page.results])
+        if request_trace is not None and page.results:
+            request_trace.first_results()
+        if page.ended is not None:
+            self._body += b"".join([form.line({"end": end_of(page.ended, t)}) for t in page.ended.targets])
+            if request_trace is not None:
+                request_trace.end(failed=any(t.state in FAILED_STATES for t in page.ended.targets))
+            return True
+        if page.more is not None:
+            self._body += form.line({"more": page.more})
+            if request_trace is not None:
+                request_trace.end(failed=False)  # this answer, not the command
+            return True
+        return False
+
+    async def _pass_on(self, page: ResultsUpdate, send: Send) -> bool:
+        """Send what there is of an answer that goes on; return whether the caller is still there."""
+        if not self._begun:
+            if len(self._body) > SHORT:
+                await self._opening_over()
+            elif page.results and asyncio.get_running_loop().time() < self._opens:
+                return True
+            await self._begin(send)
+            return True
+        if not self._body:
+            if await self._request.is_disconnected():
+                return False
+            self._body = self._form.keep_alive
+        await self._flush(send)
         return True
+
+    async def _begin(self, send: Send) -> None:
+        """Send the head and what there is of the body, even if it is nothing: the head leaves with the first event of
+        the body."""
+        self._begun = True
+        await send(self._form.start)
+        await self._flush(send)
 
     async def _opening_over(self) -> None:
         """Wait until the answer may begin."""

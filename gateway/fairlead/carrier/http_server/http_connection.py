@@ -53,7 +53,7 @@ class HttpConnection(ParserCallbacks):
         self._limits.lost()
         self._forget_waits()
         self._clear()
-        self._unset_keepalive_if_required()  # uvicorn keeps the timer, and with it this object, after a reset
+        self._unset_keepalive_if_required()  # uvicorn would keep the timeout, and with it this object, after a reset
         super().connection_lost(exc)
         self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
         self.cycle = None  # type: ignore[assignment]  # and so does the last request's cycle
@@ -82,20 +82,22 @@ class HttpConnection(ParserCallbacks):
 
     def _digest(self) -> None:
         """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
-        buffer = self._buffer
-        while len(buffer):
+        buffer, body = self._buffer, self._body
+        while available := len(buffer):
             if self._waits:
                 self._hold()
                 return
-            if self._body.open:
-                piece = buffer.take(self._body.allow(len(buffer), self._unproven))
-            elif (head := self._take_head()) is None:
+            if body.open:
+                if not self._feed(buffer.take(body.allow(available, self._unproven))):
+                    return
+                continue
+            if (head := self._take_head()) is None:
                 break
-            else:
-                piece = head
-                self._complete = False
-            if not self._feed(piece):
+            self._complete = False
+            if not self._feed(head):
                 return
+            if body.open and not body.ends_within(len(buffer)):
+                self._limits.await_body()
         else:
             self._clear()
         if self.transport.is_closing():
@@ -151,8 +153,10 @@ class HttpConnection(ParserCallbacks):
         self._limits.hold(self._buffer.size)
 
     def _arm_keepalive(self) -> None:
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self.config.idle.add(self, HttpConnection.timeout_keep_alive_handler)
+
+    def _unset_keepalive_if_required(self) -> None:
+        self.config.idle.discard(self)
 
     # Called by the application, or when an answer of ours is sent.
 

@@ -20,6 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from fairlead.carrier.accept.accept_share import UNAVAILABLE
+from fairlead.carrier.accept.server_sockets import ServerSockets
+from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE, SocketTransport
 from fairlead.carrier.http_server import response
@@ -38,8 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("fairlead.carrier")
 
-ACCEPTED_AT_ONCE: Final = 32
-"""The most connections that are accepted before open connections get their turn. Each takes some 10 µs."""
 PAUSE: Final = 0.2
 """Seconds for which nothing is accepted when the process or the system has no free descriptor or memory. New
 connections meanwhile wait in the kernel."""
@@ -49,11 +50,15 @@ connections meanwhile wait in the kernel."""
 class DirectEndpoint:
     """`take` is called with the scope of a request for a link at `path`, which has its headers, subprotocols and client
     address. It returns the listener of the link and the chosen subprotocol, a refusal, or None if the application is to
-    answer. It must take no request that the application would refuse, and returns at once.
+    answer. It must take no request that the application would refuse, and returns at once. `available` says whether it
+    would take a link now; while it would not, other processes that share the port accept instead, if there are any.
     """
 
     path: bytes
     take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | LinkRefusal | None]
+    available: Callable[[], bool] = lambda: True
+    share: PortShare | None = None
+    """This process's part in accepting, if others accept from the same sockets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +93,26 @@ class LinkAcceptor:
     ) -> None:
         self.config = config
         self.poller = poller
-        self.sockets: list[socket.socket] = []
         self.connections = cast("set[ServerConnection | AcceptedSocket]", server_state.connections)
         self._server_state = server_state
         self._endpoint = endpoint
         self._make_http = make_http
         self._loop = asyncio.get_running_loop()
         self._handed_over: set[asyncio.Task[None]] = set()
-        self._pause: asyncio.TimerHandle | None = None
+        self._listening = ServerSockets(poller, self._accept, endpoint.share if endpoint else None, self._load)
         self._closed = False
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        return self._listening.sockets
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Accept connections on bound sockets, until `close` closes them. Raises OSError."""
-        for one in sockets:
-            one.setblocking(False)
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited by what is accepted
-            one.listen(self.config.backlog)
-            self.poller.add(one.fileno(), _ListeningSocket(self, one))
-            self.sockets.append(one)
+        self._listening.listen(sockets, self.config.backlog)
 
     def close(self) -> None:
         self._closed = True
-        if self._pause is not None:
-            self._pause.cancel()
-        for one in self.sockets:
-            if one.fileno() >= 0:
-                self.poller.remove(one.fileno(), 0 if self._pause is not None else READABLE)
-                one.close()
+        self._listening.close()
 
     async def wait_closed(self) -> None:
         """Wait for the connections that are being handed over to uvicorn."""
@@ -122,26 +120,6 @@ class LinkAcceptor:
             await asyncio.wait(self._handed_over)
 
     # Called by the sockets below.
-
-    def accept(self, listening: socket.socket) -> None:
-        """Accept some of the connections that wait."""
-        for _ in range(ACCEPTED_AT_ONCE):
-            try:
-                sock, address = listening.accept()
-            except BlockingIOError:
-                return
-            except ConnectionAbortedError:
-                continue  # it was reset while it waited
-            except OSError as error:
-                self._pause_accepting(error)
-                return
-            sock.setblocking(False)
-            try:
-                self._await_request(sock, address[:2])
-            except OSError as error:
-                sock.close()
-                self._pause_accepting(error)
-                return
 
     def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
         """Make a link of a socket, or hand it over to uvicorn. `data` has arrived and is still in the socket."""
@@ -156,6 +134,30 @@ class LinkAcceptor:
             self._open(self.poller.promote(accepted.leave(watched=True).detach()), link)
         else:
             accepted.abort()
+
+    def _load(self) -> int:
+        return len(self.connections) if self._endpoint is None or self._endpoint.available() else UNAVAILABLE
+
+    def _accept(self, listening: socket.socket, most: int) -> int:
+        """Accept some of the connections that wait; returns how many."""
+        for accepted in range(most):
+            try:
+                sock, address = listening.accept()
+            except BlockingIOError:
+                return accepted
+            except ConnectionAbortedError:
+                continue  # it was reset while it waited
+            except OSError as error:
+                self._pause_accepting(error)
+                return accepted
+            sock.setblocking(False)
+            try:
+                self._await_request(sock, address[:2])
+            except OSError as error:
+                sock.close()
+                self._pause_accepting(error)
+                return accepted
+        return most
 
     def _await_request(self, sock: socket.socket, client: tuple[str, int]) -> None:
         """Wait for the first octets. Raises OSError if the kernel has no memory to watch the socket."""
@@ -218,30 +220,8 @@ class LinkAcceptor:
             http.shutdown()  # as uvicorn has done with all others
 
     def _pause_accepting(self, error: OSError) -> None:
-        if self._closed or self._pause is not None:
-            return
-        logger.warning("cannot accept connections: %s; trying again in %g s", error.strerror or error, PAUSE)
-        for one in self.sockets:
-            self.poller.watch(one.fileno(), READABLE, 0)
-        self._pause = self._loop.call_later(PAUSE, self._accept_again)
-
-    def _accept_again(self) -> None:
-        self._pause = None
-        for one in self.sockets:
-            self.poller.watch(one.fileno(), 0, READABLE)
-
-
-class _ListeningSocket:
-    def __init__(self, acceptor: LinkAcceptor, sock: socket.socket) -> None:
-        self._acceptor = acceptor
-        self._sock = sock
-
-    def ready(self, events: int) -> bool:
-        self._acceptor.accept(self._sock)
-        return False
-
-    def abort(self) -> None:
-        self._acceptor.close()
+        if self._listening.pause(PAUSE):
+            logger.warning("cannot accept connections: %s; trying again in %g s", error.strerror or error, PAUSE)
 
 
 class AcceptedSocket:

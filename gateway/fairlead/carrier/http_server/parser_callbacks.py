@@ -7,8 +7,12 @@ passes to whoever feeds it. Nothing here answers, or decides what is fed next.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import is_ssl
 
@@ -17,9 +21,14 @@ from fairlead.carrier.http_server.client_address import ends_of
 from fairlead.carrier.http_server.connection_limits import ConnectionLimits
 from fairlead.carrier.http_server.request.body import RequestBody
 from fairlead.carrier.http_server.request.head import MAX_HEADERS, SINGLE, RequestRefused, check_head
+from fairlead.carrier.http_server.response_writer import ResponseWriter
 
 if TYPE_CHECKING:
     from fairlead.carrier.http_server.uvicorn_server import ServerConfig
+
+
+KNOWN_TARGETS: Final = 64
+"""Request targets whose parts are remembered. Most requests go to a handful of them."""
 
 
 class SecondRequest(Exception):
@@ -83,19 +92,44 @@ class ParserCallbacks(HttpToolsProtocol):
             return
         if limits.anonymous:
             self.scope["extensions"] = {AUTHENTICATED: self._authenticated}  # type: ignore[dict-item]  # a function
-        super().on_headers_complete()
+        self._begin_cycle()
         length = self._seen.get(b"content-length")
         if length is not None or b"transfer-encoding" in self._seen:
-            limits.await_body()
             self._body.begin(length)
         if not limits.may_ask_again():
             self.cycle.keep_alive = False
 
+    def _begin_cycle(self) -> None:
+        """Give the request to the application, as uvicorn does, but with our `ResponseWriter`."""
+        version = self.parser.get_http_version()
+        scope = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["path"], scope["raw_path"], scope["query_string"] = parse_target(self.url)
+        self.cycle = ResponseWriter(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        self._start_asgi_task(self.cycle, self.app)
+
     def on_body(self, body: bytes) -> None:
-        if self._answering:
-            super().on_body(body)
+        if not self._answering:
+            self._discard(len(body))
             return
-        self._discard(len(body))
+        cycle = self.cycle
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def _discard(self, count: int) -> None:
         if not self._body.discard(count):
@@ -106,4 +140,14 @@ class ParserCallbacks(HttpToolsProtocol):
         if self._body.open:
             self._body.end()
             self._limits.body_received()
-        super().on_message_complete()
+        if self._answering:
+            self.cycle.more_body = False
+            self.cycle.message_event.set()
+
+
+@lru_cache(KNOWN_TARGETS)
+def parse_target(target: bytes) -> tuple[str, bytes, bytes]:
+    """Return the path of a request's target, the path as it was sent, and the query."""
+    parsed = httptools.parse_url(target)
+    path = parsed.path.decode("ascii")
+    return unquote(path) if "%" in path else path, parsed.path, parsed.query or b""

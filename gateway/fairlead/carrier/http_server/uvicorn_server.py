@@ -80,6 +80,7 @@ class ServerConfig(uvicorn.Config):
         self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
         self.requests = context.timer_wheel.timeout_queue(timeouts[0])
         self.bodies = context.timer_wheel.timeout_queue(timeouts[1])
+        self.idle = context.timer_wheel.timeout_queue(self.timeout_keep_alive)
 
 
 def config(

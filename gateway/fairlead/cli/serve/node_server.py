@@ -170,7 +170,8 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificat
     link = config(
         link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6, epoll=_links_on_epoll(settings),
-        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take), certificate=certificates.link,
+        direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take, endpoint.available, sockets.share),
+        certificate=certificates.link,
     )  # fmt: skip
     return _Servers(
         Server(link, on_stop=partial(_drain, node), same_stop=same_stop),
@@ -178,6 +179,11 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificat
         Server(admin, own_signals=False),
         (failures, public, probes),
     )
+
+
+def accepts_on_epoll(settings: Settings) -> bool:
+    """Whether the link port's connections are accepted on epoll, by processes that may share its sockets."""
+    return AVAILABLE and (settings.link_transport == "epoll" or settings.link_tls_cert is not None)
 
 
 def _links_on_epoll(settings: Settings) -> bool:

@@ -24,16 +24,17 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fairlead.carrier.accept.worker_loads import WorkerLoads
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.carrier.tls.ticket_keys import process_key
 from fairlead.cli import exit_codes
 from fairlead.cli.child_processes import describe_exit
-from fairlead.cli.serve.node_server import describe_valkey_end
+from fairlead.cli.serve.node_server import accepts_on_epoll, describe_valkey_end
 from fairlead.cli.serve.sockets import bind, reserve
 from fairlead.cli.workers.admin_app import Worker
 from fairlead.cli.workers.forked_process import SIGNALS, ForkedProcess
 from fairlead.cli.workers.shared_status import SharedStatus
-from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, run_admin, run_worker
+from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, InheritedSockets, run_admin, run_worker
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -58,6 +59,10 @@ class Supervisor:
             )
         self._settings = settings
         self._status = SharedStatus(settings.workers)
+        self._loads = WorkerLoads(settings.workers)
+        self._link_sockets: list[socket.socket] = []
+        """Those from which all workers accept; what waits in them is not lost when a worker dies. Empty if each worker
+        binds its own."""
         self._workers: list[ForkedProcess] = []
         self._admin: ForkedProcess | None = None
         self._ready: set[int] = set()
@@ -93,15 +98,20 @@ class Supervisor:
             workers = [
                 Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
             ]
+            inherited = InheritedSockets(self._link_sockets, self._loads, admin)
             self._workers = [
                 ForkedProcess(
                     f"worker {worker.node}",
-                    partial(run_worker, replace(shared, node=worker.node), redis_url, worker, admin, self._wake_out),
+                    partial(
+                        run_worker, replace(shared, node=worker.node), redis_url, worker, inherited, self._wake_out
+                    ),
                 )
                 for worker in workers
             ]
             self._admin = ForkedProcess(
-                "the admin port", partial(run_admin, workers, self._status, admin, folder, self._wake_out), STOP_ADMIN
+                "the admin port",
+                partial(run_admin, workers, self._status, inherited, folder, self._wake_out),
+                STOP_ADMIN,
             )
             # A garbage collection in a child would otherwise write to every page that it shares with its siblings.
             gc.collect()
@@ -110,7 +120,11 @@ class Supervisor:
 
     def _open_ports(self, stack: ExitStack) -> tuple[int, int, list[socket.socket]]:
         s = self._settings
-        link, link_port = reserve("link", s.link_host, s.link_port)
+        if accepts_on_epoll(s):
+            link = self._link_sockets = bind("link", s.link_host, s.link_port)
+            link_port = link[0].getsockname()[1]
+        else:
+            link, link_port = reserve("link", s.link_host, s.link_port)
         api, api_port = reserve("api", s.api_host, s.api_port)
         admin = bind("admin", s.admin_host, s.admin_port)
         for one in (*link, *api, *admin):
@@ -192,6 +206,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping = True
+        for one in self._link_sockets:
+            one.close()  # the port closes with the last worker's
         leave = max(self._settings.drain_timeout, self._settings.shutdown_delay)
         self._deadline = time.monotonic() + leave + STOP_SPARE
         for worker in self._workers:
@@ -206,6 +222,7 @@ class Supervisor:
         for number, worker in enumerate(self._workers):
             if (code := worker.reap()) is not None:
                 self._ready.discard(number)
+                self._loads.mark_ended(number)
                 self._handle_end(worker, code)
         if self._admin is not None and (code := self._admin.reap()) is not None:
             self._ready.discard(len(self._workers))

@@ -12,11 +12,13 @@ import os
 import shutil
 import signal
 import socket
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import uvloop
 
+from fairlead.carrier.accept.worker_loads import PortShare, WorkerLoads
 from fairlead.carrier.http_server.admission import admin_admission
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
@@ -34,20 +36,32 @@ STOP_ADMIN = signal.SIGUSR1
 """Tells the process of the admin port to stop; the supervisor sends it, or the kernel when the supervisor has died."""
 
 
-def run_worker(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], wake_fd: int) -> None:
+@dataclass(frozen=True, slots=True)
+class InheritedSockets:
+    """The sockets of the supervisor that each of its processes has inherited, of which it closes those that it does not
+    use: a port would otherwise stay open when the processes that serve it have ended."""
+
+    link: list[socket.socket]
+    """From which all workers accept; empty if each of them binds its own."""
+    loads: WorkerLoads
+    admin: list[socket.socket]
+
+
+def run_worker(settings: Settings, redis_url: str, worker: Worker, inherited: InheritedSockets, wake_fd: int) -> None:
     """Run a worker process. It drains when it receives a stop signal, from whomever and however often.
 
     A service manager may signal every process, and the supervisor passes on the signals that it receives. To cut the
     drain short, signal the supervisor, which then kills the workers. `wake_fd` is the writing end of the supervisor's
     pipe.
     """
-    for one in admin:
-        one.close()  # otherwise a worker that outlives its supervisor would hold the port without serving it
+    for one in inherited.admin:
+        one.close()
     configure_logging(settings.log_level, settings.log_format, settings.node)
     sockets = NodeSockets(
-        bind("link", settings.link_host, settings.link_port, shared=True),
+        inherited.link or bind("link", settings.link_host, settings.link_port, shared=True),
         bind("api", settings.api_host, settings.api_port, shared=True),
         worker.path,
+        PortShare(inherited.loads, worker.number) if inherited.link else None,
     )
     ready = partial(_write_byte, wake_fd, READY + worker.number)
     uvloop.run(serve_node(settings, redis_url, sockets, ready, same_stop=math.inf))
@@ -58,13 +72,15 @@ def _write_byte(fd: int, byte: int) -> None:
 
 
 def run_admin(
-    workers: list[Worker], status: SharedStatus, sockets: list[socket.socket], folder: Path, wake_fd: int
+    workers: list[Worker], status: SharedStatus, inherited: InheritedSockets, folder: Path, wake_fd: int
 ) -> None:
     """Run the process that serves the admin port, until `STOP_ADMIN`.
 
     It ignores the signals that tell the workers to stop, because it reports which of them still drain until the last
     has ended.
     """
+    for one in inherited.link:
+        one.close()
     supervisor = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
@@ -82,7 +98,7 @@ def run_admin(
             )
             asyncio.get_running_loop().add_signal_handler(STOP_ADMIN, server.stop)
             async with asyncio.TaskGroup() as group:
-                group.create_task(server.serve(sockets))
+                group.create_task(server.serve(inherited.admin))
                 while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing
                     await asyncio.sleep(0.02)
                 _write_byte(wake_fd, READY + len(workers))

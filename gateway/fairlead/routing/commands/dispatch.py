@@ -151,7 +151,7 @@ class Dispatcher:
         bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest else 0
         record = NewRecord(
             command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
-            hold, request.retry, request.retain, traceparent, began, bound_until,
+            hold, request.retry, request.retain, traceparent, began, bound_until, request.subject,
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
         written, row = await self._writer.write(record, min(now + RING_AGAIN_MS, hold, expires), lease)

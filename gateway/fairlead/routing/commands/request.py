@@ -24,6 +24,8 @@ class CommandRequest(msgspec.Struct, frozen=True):
     key_digest: str
     """The digest of its Idempotency-Key, "" if it has none."""
     body_digest: str
+    subject: str = ""
+    """Who posted it."""
 
 
 class DispatchedCommand(msgspec.Struct, frozen=True):

@@ -48,6 +48,10 @@ class RequestBody:
         """Whether no more of a chunked body may be parsed without a valid token."""
         return self._coded >= MAX_CODED
 
+    def ends_within(self, available: int) -> bool:
+        """Whether the rest of the body is known to be among the next `available` bytes."""
+        return self._left is not None and self._left <= available
+
     def allow(self, available: int, unproven: bool) -> int:
         """Return how many of the `available` bytes may be fed now, and count them. `unproven` says that the body is
         chunked and that its connection has not shown a valid token."""

@@ -1,0 +1,50 @@
+"""The bodies of requests and answers about access: service tokens. `schemas` says how such types are used."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fairlead.authorization.policy_file import NAME, NAME_RULE
+
+DAY = 86_400
+
+AccessName = Annotated[str, Meta(pattern=rf"^{NAME}\Z", description=f"a name ({NAME_RULE})")]
+
+
+class NewServiceToken(Struct, forbid_unknown_fields=True):
+    """A service token to create. Two tokens may have the same name, so that one can replace the other without a gap."""
+
+    name: AccessName
+    roles: Annotated[
+        Annotated[list[AccessName], Meta(min_length=1, max_length=100)] | None,
+        Meta(description="The roles to which the token is limited, of those that are bound to its name; null for all."),
+    ] = None
+    lifetime: Annotated[float, Meta(ge=60, le=366 * DAY, description="Seconds until the token expires.")] = 90.0 * DAY
+
+
+class StoredServiceToken(Struct):
+    """A service token without its secret. `roles` are those to which it is limited, null for all that are bound to its
+    name; `used` is accurate to a minute."""
+
+    id: str
+    name: str
+    roles: list[str] | None
+    created: str
+    created_by: str
+    expires: str
+    expired: bool
+    used: Annotated[str | None, Meta(description="When it was last used; null if it never was.")]
+
+
+class CreatedServiceToken(StoredServiceToken, kw_only=True):
+    """A new service token. `token` is its text, which cannot be shown again."""
+
+    token: str
+
+
+class ServiceTokenList(Struct):
+    """All service tokens, ordered by name and creation."""
+
+    tokens: list[StoredServiceToken]

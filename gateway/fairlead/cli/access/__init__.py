@@ -1,0 +1,4 @@
+"""The commands about access to the platform API: `tokens` creates, lists and revokes service tokens.
+
+Like the other commands, they import click and nothing heavier until they run.
+"""
