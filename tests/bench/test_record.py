@@ -40,7 +40,7 @@ def test_the_record_runs_at_a_tiny_scale_and_goes_on_where_it_was_broken(tmp_pat
     assert "### Market data" in text
     assert "One command on 5 hosts" in text
     assert "**Not at full scale**: handlers, hosts, market." in text
-    assert "Not run: links, workers, hold, nodes." in text
+    assert "Not run: links, workers, hold, nodes, tls." in text
     assert "<svg" in (tmp_path / "benchmarks" / "market.svg").read_text()
 
     kept = json.loads((tmp_path / "results" / "hosts.json").read_text())
