@@ -33,6 +33,7 @@ COMMANDS = {
     "drain": "fairlead.cli.operations.commands:drain",
     "rebalance": "fairlead.cli.operations.commands:rebalance",
     "disconnect": "fairlead.cli.operations.commands:disconnect",
+    "auth": "fairlead.cli.access.auth:auth",
     "tokens": "fairlead.cli.access.tokens:tokens",
     "completion": "fairlead.cli.completion:completion",
     "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",

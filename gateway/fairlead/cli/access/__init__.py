@@ -1,4 +1,5 @@
-"""The commands about access to the platform API: `tokens` creates, lists and revokes service tokens.
+"""The commands about access to the platform API: `tokens` creates, lists and revokes service tokens,
+`auth` tells who the caller is and what it may do.
 
 Like the other commands, they import click and nothing heavier until they run.
 """
