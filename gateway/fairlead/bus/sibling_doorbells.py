@@ -29,6 +29,11 @@ class SiblingSockets:
             for one in pair:
                 one.setblocking(False)
 
+    def close(self) -> None:
+        for pair in self._pairs.values():
+            for one in pair:
+                one.close()
+
     def of(self, node: str) -> SiblingDoorbells:
         outgoing = {name: pair[0] for name, pair in self._pairs.items() if name != node}
         return SiblingDoorbells(outgoing, self._pairs[node][1])

@@ -101,6 +101,7 @@ class Supervisor:
                 Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
             ]
             siblings = SiblingSockets([worker.node for worker in workers])
+            stack.callback(siblings.close)
             inherited = InheritedSockets(self._link_sockets, self._loads, admin, siblings)
             self._workers = [
                 ForkedProcess(
