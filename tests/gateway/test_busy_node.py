@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return ("--link-transport", request.param, "--accept-rate", "10000")
+    return ("--link-transport", request.param)
 
 
 async def refused(gateway: GatewayProcess, source: str) -> tuple[int, int]:

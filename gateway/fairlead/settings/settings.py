@@ -37,7 +37,7 @@ class Settings:
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
-    accept_rate: float = 200.0
+    accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
     unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
     trusted_proxies: str = ""
     allowed_hosts: str = ""
