@@ -94,7 +94,7 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        acceptance add answer api arrays background binary body buffer builtin callbacks caller check checks child
+        acceptance add answer api arrays auth background binary body buffer builtin callbacks caller check checks child
         children class client comparison conditions configuration consistency consume context controller copy create
         cursor details document due error errors event events exporter extensions factory fairlead field file files
         finish folder formats gauges get head host hosts identifiers ids info installed key known latency leader

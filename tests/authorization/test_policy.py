@@ -14,6 +14,7 @@ from fairlead.authorization.policy import (
     covers_name,
     implies,
     rule_selector,
+    selector_text,
 )
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
 
@@ -169,3 +170,17 @@ def test_patterns_stand_for_beginnings_only() -> None:
     assert covers_name("web-*", "web-1")
     assert not covers_name("web-*", "aweb-1")
     assert not covers_name("web", "web-1")
+
+
+@given(roles, accesses, selectors, agents)
+def test_yes_for_a_selector_is_yes_for_each_of_its_agents(
+    known: dict[str, tuple[Rule, ...]], access: Access, text: str, agent: AgentTraits
+) -> None:
+    policy, asked = policy_of(known), rule_selector(text)
+    if policy.decide_for_all(CI, access, asked).allowed and asked.matches(agent.labels, agent.facts) is True:
+        assert policy.decide(CI, access, agent).allowed
+
+
+@given(selectors)
+def test_a_selector_is_shown_as_it_can_be_written(text: str) -> None:
+    assert rule_selector(selector_text(rule_selector(text))) == rule_selector(text)

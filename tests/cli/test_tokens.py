@@ -67,3 +67,23 @@ def test_wrong_orders_are_explained(secured: str, run: Run) -> None:
     ):
         done = run("tokens", *args, api=secured)
         assert (done.returncode, problem in done.stderr) == (2, True), done.stderr
+
+
+def test_auth_tells_who_one_is_and_what_one_may(secured: str, run: Run) -> None:
+    text = run("tokens", "create", "ci", api=secured).stdout.decode().strip()
+    shown = run("auth", "whoami", "--token", text, api=secured).stdout.decode().splitlines()
+    assert shown[0].split() == ["subject", "token:ci"]
+    assert shown[1].split() == ["roles", "deploy"]
+    assert json.loads(run("auth", "whoami", "-o", "json", api=secured).stdout)["administrator"] is True
+    for args, code, answer in (
+        (("exec", "-l", "env=dev"), 0, "yes: role deploy allows it"),
+        (("exec", "-l", "env=prod"), 1, "no, only on some agents:\n  env=dev (role deploy)"),
+        (("exec",), 1, "no, only on some agents:\n  env=dev (role deploy)"),
+        (("shell", "-l", "env=dev"), 1, "no: token:ci may not use method shell: expected a rule with method shell in"),
+        (("exec", "--agent", "web-1"), 1, "no: token:ci may not use method exec on agent 'web-1': expected a rule"),
+        (("--verb", "label", "-l", "env=dev"), 0, "yes: role deploy allows it"),
+        (("--verb", "tokens"), 1, "no: token:ci may not use verb tokens: expected a rule with verb tokens in"),
+    ):
+        done = run("auth", "can-i", *args, "--token", text, api=secured)
+        assert (done.returncode, done.stdout.decode().startswith(answer)) == (code, True), (args, done)
+    assert run("auth", "can-i", "--verb", "fly", "--token", text, api=secured).returncode == 2

@@ -297,3 +297,42 @@ async def test_a_changed_file_holds_within_seconds_and_a_wrong_one_never(
     async with asyncio.timeout(5):
         while (await looker.post({"agent": dev.agent, "method": "exec"})).status_code != 403:
             await asyncio.sleep(0.05)
+
+
+async def test_a_caller_may_ask_what_it_may_do(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dev: ScriptedAgent, prod: ScriptedAgent
+) -> None:
+    ci, both = await caller_of(api_of, gateway, "ci"), await caller_of(api_of, gateway, "both", roles=["look"])
+
+    async def may(asker: GatewayApi, **question: str) -> bool:
+        answer = await asker.http.get("/v1/auth/can-i", params=question)
+        assert answer.status_code == 200, answer.text
+        return bool(answer.json()["allowed"])
+
+    who = (await ci.http.get("/v1/auth/whoami")).json()
+    assert (who["subject"], who["administrator"], who["roles"], who["unbound"]) == ("token:ci", False, ["deploy"], [])
+    assert who["expires"] > "2026"
+    assert (await both.http.get("/v1/auth/whoami")).json()["roles"] == ["look"]
+    assert (await api.http.get("/v1/auth/whoami")).json() == {
+        "subject": "shared-token", "administrator": True, "roles": [], "unbound": [], "expires": None,
+    }  # fmt: skip
+    assert await may(api, method="anything")
+    assert await may(ci, method="exec", agent=dev.agent)
+    assert not await may(ci, method="exec", agent=prod.agent)
+    assert not await may(ci, method="exec", agent="unknown")
+    assert await may(ci, method="exec", selector="env=dev")
+    assert await may(ci, method="exec", selector="team=web,env in (dev)")
+    for selector in ("env=prod", "env in (dev,prod)", "env", "env!=prod", "fact.env=dev", "team=web"):
+        assert not await may(ci, method="exec", selector=selector), selector
+    assert not await may(ci, method="exec")
+    assert not await may(ci, method="shell", selector="env=dev")
+    assert await may(ci, verb="label", selector="env=dev")
+    assert not await may(ci, verb="tokens")
+    assert (await ci.http.get("/v1/auth/can-i", params={"method": "exec"})).json()["rules"] == [
+        {"role": "deploy", "agents": "env=dev"}
+    ]
+    for wrong in (
+        {}, {"method": "a", "verb": "view"}, {"verb": "fly"}, {"method": "a", "agent": "a", "selector": "b"},
+        {"verb": "tokens", "selector": "a"}, {"method": "a", "selector": "a>b"}, {"method": ""},
+    ):  # fmt: skip
+        assert (await ci.http.get("/v1/auth/can-i", params=wrong)).status_code == 422, wrong

@@ -23,6 +23,7 @@ from fairlead.app.api import openapi
 from fairlead.app.api.operations import OPERATIONS, Operation
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
+from fairlead.app.routes.access import AccessRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
 from fairlead.app.routes.tokens import TokenRoutes
@@ -86,7 +87,7 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
-    commands, agents, tokens = CommandRoutes(node), AgentRoutes(node), TokenRoutes(node)
+    commands, agents, tokens, access = CommandRoutes(node), AgentRoutes(node), TokenRoutes(node), AccessRoutes(node)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -103,6 +104,8 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "listTokens": tokens.list,
         "createToken": tokens.create,
         "revokeToken": tokens.revoke,
+        "whoami": access.whoami,
+        "canI": access.can_i,
         "getOpenapi": _openapi,
     }
     resources: dict[str, Resource] = {}
@@ -148,7 +151,8 @@ class Resource:
             allow = ", ".join(self._known)
             raise MethodNotAllowed(f"{scope['path']} does not support {scope['method']}: use {allow}", allow=allow)
         operation, handler = known
-        self._authorizer.require_verb(scope[SUBJECT], operation.needs)
+        if operation.needs is not None:
+            self._authorizer.require_verb(scope[SUBJECT], operation.needs)
         request = Request(scope, receive, send)
         if scope["query_string"]:
             _check_query(request, operation)

@@ -71,7 +71,8 @@ class Authorizer:
         return self.policy_watch.run(), self.tokens.run()
 
     def require_verb(self, subject: Subject, verbs: Collection[Verb]) -> None:
-        """Raises PermissionDenied if no rule allows the subject one of `verbs`, on whichever agent."""
+        """Raises PermissionDenied if no rule allows the subject one of `verbs`, on whichever agent; without verbs, if
+        it has no role."""
         if not self.policy.may_ever(subject, verbs):
             self._forbid(self.policy.denial(subject, Access(next(iter(verbs), Verb.VIEW))), subject)
 

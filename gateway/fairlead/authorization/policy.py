@@ -89,6 +89,16 @@ class Rule:
     def asks_labels(self) -> bool:
         return self.agents is not None and bool(self.agents.terms)
 
+    def holds_for_all(self, asked: Selector) -> bool:
+        """Whether the rule surely holds for every agent that matches `asked`."""
+        every_id = not self.ids or EVERY in self.ids
+        return every_id and (self.agents is None or implies(asked, self.agents))
+
+    def describe_agents(self) -> str:
+        """For which agents the rule holds, as the file says it."""
+        parts = [] if self.agents is None else [selector_text(self.agents)]
+        return " and ".join([*parts, *([f"ids {', '.join(self.ids)}"] if self.ids else [])])
+
     def holds_for(self, agent: AgentTraits) -> bool:
         """False also if it depends on labels that were lost."""
         if not self.holds_for_id(agent.id):
@@ -161,9 +171,18 @@ class Policy:
             f"{', '.join(roles)} (an administrator changes them in the file of roles)"
         )
 
-    def scopes(self, subject: Subject, access: Access) -> tuple[tuple[str, Rule], ...]:
+    def allowing(self, subject: Subject, access: Access) -> tuple[tuple[str, Rule], ...]:
         """The rules that allow this on some agents, each with its role."""
         return self._rules(subject).allowing(access)
+
+    def decide_for_all(self, subject: Subject, access: Access, asked: Selector) -> Decision:
+        """Whether one rule allows this on every agent that matches `asked`, a selector of rules."""
+        if subject.administrator or access.verb in GATEWAY_VERBS:
+            return self.decide(subject, access)
+        for role, rule in self.allowing(subject, access):
+            if rule.holds_for_all(asked):
+                return Decision(True, f"role {role} allows it")
+        return Decision(False, self.denial(subject, access))
 
     def _rules(self, subject: Subject) -> _SubjectRules:
         found = self._by_subject.get(subject)
@@ -208,6 +227,21 @@ def rule_selector(text: str) -> Selector:
     if text == EVERY:
         return Selector(())
     return Selector(tuple(replace(term, of=term.of or "label") for term in selector.parse(text).terms))
+
+
+def selector_text(of: Selector) -> str:
+    """A selector of rules as text that `rule_selector` reads."""
+    return ",".join(map(_term_text, of.terms)) or EVERY
+
+
+def _term_text(term: Term) -> str:
+    key = f"fact.{term.key}" if term.of == "fact" else f"label.{term.key}" if "." in term.key else term.key
+    if term.values is None:
+        return f"!{key}" if term.negated else key
+    values = sorted(term.values)
+    if len(values) == 1:
+        return f"{key}{'!=' if term.negated else '='}{values[0]}"
+    return f"{key} {'notin' if term.negated else 'in'} ({','.join(values)})"
 
 
 def implies(asked: Selector, allowed: Selector) -> bool:

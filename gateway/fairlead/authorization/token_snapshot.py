@@ -60,6 +60,11 @@ class TokenSnapshot:
         self._note_use(token.id)
         return self._subjects[token.id]
 
+    def expiry(self, subject: Subject) -> int:
+        """When the token of `subject` expires (ms); 0 if it has none."""
+        token = self._tokens.get(subject.token_id)
+        return 0 if token is None else token.expires
+
     def check(self, subject: Subject) -> None:
         """Raises what `authenticate` would raise now for the token of `subject`, if it has one."""
         if not subject.token_id:

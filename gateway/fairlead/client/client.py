@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.models import Agent, AgentDetail, Deleted, Link, NewToken, Ranking, TokenInfo
+from fairlead.client.models import Agent, AgentDetail, Deleted, Identity, Link, NewToken, Permission, Ranking, TokenInfo
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError, InvalidRequest
@@ -175,6 +175,15 @@ class Client:
     async def cancel(self, command: str) -> str:
         """Cancel a command; returns its current state. Cancelling a command that is over changes nothing."""
         return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
+
+    async def whoami(self) -> Identity:
+        """Who this client's token belongs to, and which roles it has."""
+        return await self._get("/v1/auth/whoami", Identity)
+
+    async def can_i(self, *, method: str = "", verb: str = "", agent: str = "", selector: str = "") -> Permission:
+        """Whether the caller may run `method`, or use `verb`: on an agent, on all that match a selector, or on all."""
+        given = {"method": method, "verb": verb, "agent": agent, "selector": selector}
+        return await self._get("/v1/auth/can-i", Permission, {name: value for name, value in given.items() if value})
 
     async def tokens(self) -> list[TokenInfo]:
         """All service tokens."""

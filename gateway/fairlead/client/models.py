@@ -137,6 +137,35 @@ class NewToken(TokenInfo):
 
 
 @dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the caller is. `expires` is set for a service token."""
+
+    subject: str
+    administrator: bool = False
+    roles: list[str] = field(default_factory=list)
+    unbound: list[str] = field(default_factory=list)
+    """The roles to which the token is limited and which are not bound to its name."""
+    expires: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllowingRule:
+    """A rule that allows something on some agents, and which agents these are, in the words of the file of roles."""
+
+    role: str
+    agents: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether the caller may do something, and why."""
+
+    allowed: bool
+    reason: str = ""
+    rules: list[AllowingRule] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Bytes of output. `offset` counts the results of the command, `n` the agent's chunks."""
 

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers about access: service tokens. `schemas` says how such types are used."""
+"""The bodies of requests and answers about access: tokens, callers, rights. `schemas` says how they are used."""
 
 from __future__ import annotations
 
@@ -48,3 +48,29 @@ class ServiceTokenList(Struct):
     """All service tokens, ordered by name and creation."""
 
     tokens: list[StoredServiceToken]
+
+
+class Caller(Struct):
+    """Who the caller is. An administrator may do everything and has no roles. `roles` are those that the caller has
+    now; `unbound` are those to which its token is limited and which are not bound to its name."""
+
+    subject: str
+    administrator: bool
+    roles: list[str]
+    unbound: list[str]
+    expires: Annotated[str | None, Meta(description="When the service token expires; null for another credential.")]
+
+
+class AllowingRule(Struct):
+    """A rule that allows it on some agents: those that `agents` describes, as in the file of roles."""
+
+    role: str
+    agents: str
+
+
+class Permission(Struct):
+    """Whether the caller may. `reason` names the role that allows it, or what is missing."""
+
+    allowed: bool
+    reason: str
+    rules: Annotated[list[AllowingRule], Meta(description="The rules that allow it at least on some agents.")]

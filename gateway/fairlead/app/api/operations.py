@@ -33,7 +33,7 @@ class Operation:
     """`gives` is the type of the answer with `status`, None if it has no content, and `answer` describes that answer.
     `faults` are the statuses of problems in addition to those that every operation can return. `needs` are the verbs of
     which a role of the caller must allow one, on whichever agent; the handler checks the agent. Without verbs any role
-    will do."""
+    will do, and with None any valid credential."""
 
     method: str
     path: str
@@ -49,7 +49,7 @@ class Operation:
     """The answer is a stream of results, as NDJSON or as server-sent events."""
     params: tuple[Param, ...] = ()
     faults: tuple[int, ...] = ()
-    needs: tuple[Verb, ...] = ()
+    needs: tuple[Verb, ...] | None = ()
 
     @property
     def query(self) -> tuple[str, ...]:
@@ -190,6 +190,23 @@ OPERATIONS = (
         "delete", "/v1/tokens/{token}", "revokeToken",
         "Revoke a service token. Every node refuses it within 5 seconds, and ends its streams.",
         "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.TOKENS,),
+    ),
+    Operation(
+        "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",
+        200, access_schemas.Caller, needs=None,
+    ),
+    Operation(
+        "get", "/v1/auth/can-i", "canI",
+        "Ask whether the caller may run a method, or use a verb: on one agent, on all agents that match a selector, or "
+        "without either on every agent.",
+        "The answer, with the rules that allow it on some agents.",
+        200, access_schemas.Permission, faults=LATER, needs=None,
+        params=(
+            Param("method", "A method of agents; give it or `verb`.", {**TEXT, "maxLength": 64}),
+            Param("verb", "A verb of rules.", {**TEXT, "enum": [verb.value for verb in Verb if verb is not Verb.RUN]}),
+            Param("agent", "The id of an agent.", {**TEXT, "maxLength": 128}),
+            Param("selector", "A selector as in a rule: a bare key is a label.", {**TEXT, "maxLength": 1024}),
+        ),
     ),
     Operation("get", "/v1/openapi.json", "getOpenapi", "Get this document.", "This document.", 200, dict),
 )  # fmt: skip
