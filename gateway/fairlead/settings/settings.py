@@ -36,6 +36,9 @@ class Settings:
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
+    audit_log: Path | None = None
+    audit_fsync: str = "everysec"  # as Redis does it by default
+    audit_size: int = 16 * MIB  # half a second to look through at the start
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 200.0
     unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
