@@ -197,6 +197,30 @@ def test_an_external_redis_replaces_the_valkey_for_evaluation(render: Render) ->
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
 
 
+def test_a_gateway_with_a_certificate_is_tested_over_wss_and_may_read_its_secret(render: Render) -> None:
+    objects = render({"gateways": {"default": {"linkTls": {"secretName": "certificate"}}}})
+    assert named(objects, "LinkGateway", "fairlead")["spec"]["linkTls"] == {"secretName": "certificate"}
+    (test,) = (one for one in of_kind(objects, "Pod") if one["metadata"]["name"] == "fairlead-hello")
+    env = {one["name"]: one.get("value") for one in test["spec"]["containers"][0]["env"]}
+    assert env["LINK_URL"] == "wss://fairlead-agents.fleet.svc:8080"
+    (secrets,) = (
+        rule["resourceNames"]
+        for rule in named(objects, "Role", "fairlead-operator")["rules"]
+        if rule["resources"] == ["secrets"]
+    )
+    assert "certificate" in secrets
+
+
+@pytest.mark.parametrize(
+    "route", [{"ingress": {"hosts": ["a.example"]}}, {"httpRoute": {"parentRefs": [{"name": "g"}]}}]
+)
+def test_a_route_of_plain_http_to_pods_with_tls_is_refused(helm: Helm, chart: Path, route: dict[str, Any]) -> None:
+    values = {"gateways": {"default": {"linkTls": {"secretName": "certificate"}, **route}}}
+    done = helm("template", "fairlead", str(chart), "--values", "-", stdin=yaml.safe_dump(values))
+    assert done.returncode != 0
+    assert f"linkTls needs {next(iter(route))} to be off" in done.stderr
+
+
 def test_an_older_kubernetes_is_refused(helm: Helm, chart: Path) -> None:
     done = helm("template", "fairlead", str(chart), "--kube-version", "1.29.9")
     assert done.returncode != 0

@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.hub.opening_links import FIRST, SHARED
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
 
 from support.gateway.metrics import metric
 from support.gateway.process import GatewayProcess, MakeGateway
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return ("--link-transport", request.param, "--accept-rate", "10000")
+    return ("--link-transport", request.param)
 
 
 async def refused(gateway: GatewayProcess, source: str) -> tuple[int, int]:
@@ -120,3 +120,23 @@ async def test_links_that_end_before_their_welcome_are_not_counted(
         return await metric(gateway, "fairlead_links_opening") == 0
 
     await until(forgotten)
+
+
+async def test_a_link_that_is_refused_after_hello_and_does_not_close_stops_nobody(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
+) -> None:
+    """The oldest claim decides whether a node accepts links, so none may last as long as its agent likes."""
+    gateway = make_gateway(own_valkey.url)
+    agent = await dial(gateway)
+    await agent.greet(conn=2)
+    superseded, illegal = await dial(gateway, agent.agent), await dial(gateway, "two words")
+    for one in (superseded, illegal):
+        await one.send(Hello(agent=one.agent, boot="boot-1", conn=1))
+        one.socket.transport.pause_reading()
+
+    async def refused_both() -> bool:
+        return await metric(gateway, "fairlead_links") == 3 and await metric(gateway, "fairlead_links_opening") <= 1
+
+    await until(refused_both)
+    assert await metric(gateway, "fairlead_oldest_claim_age_seconds") == 0
+    await (await dial(gateway)).greet()

@@ -6,8 +6,9 @@ state of the node, so that a client without a credential learns nothing about th
 being refused. A connection that passes is attached to a session and this coroutine ends: no object of Starlette lives
 as long as the link.
 
-`take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks, and what it
-does not accept comes to `enter`, which alone refuses, counts and delays.
+`take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks. It refuses
+only what a busy node cannot take, because a node that has too much to do must refuse cheaply; everything else that it
+does not accept comes to `enter`, which refuses, counts and delays.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fairlead.app.access.guard import WAITING, AccessGuard, client_key
 from fairlead.app.access.penalties import Penalties
 from fairlead.app.api.problems import problem
 from fairlead.carrier.attach import attach
+from fairlead.carrier.http_server.link_acceptor import LinkRefusal
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
 from fairlead.node import Node
@@ -64,15 +66,19 @@ class LinkEndpoint:
         session, subprotocol = self._accept(websocket.scope, entered)
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
-    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | None:
-        """Return a new session and its subprotocol, or None if `enter` would refuse the request. `scope` has its
-        headers, subprotocols and client.
+    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | LinkRefusal | None:
+        """Return a new session and its subprotocol, or the refusal of a busy node, or None if `enter` is to refuse the
+        request. `scope` has its headers, subprotocols and client.
         """
         entered = wall_ns()
+        if not self._guard.passes(scope) or not self._offers_codec(scope):
+            return None
         # The accept rate comes last, because what it grants is a link.
-        if self._guard.passes(scope) and self._offers_codec(scope) and self._obstacle(scope) is None:
-            return self._accept(scope, entered)
-        return None
+        obstacle = self._obstacle(scope)
+        if obstacle == "busy":
+            answer = self._refuse_busy()
+            return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
+        return self._accept(scope, entered) if obstacle is None else None
 
     def available(self) -> bool:
         """Whether this node accepts links now, from a client that is within its share."""
@@ -126,9 +132,7 @@ class LinkEndpoint:
             full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again to reach another one")
             return self._busy(obstacle, 503, full, 10)
         if obstacle == "busy":
-            waiting = node.hub.opening
-            busy = NodeBusy(f"this node is busy: {len(waiting)} links wait for their welcome; try again later")
-            return self._busy(obstacle, 503, busy, waiting.return_time(asyncio.get_running_loop().time()))
+            return self._refuse_busy()
         if obstacle == "rate":
             fast = NodeBusy(f"this node accepts no more than {rate:g} new links a second: try again later")
             return self._busy(obstacle, 429, fast, max(1.0, node.hub.links / rate))
@@ -140,6 +144,11 @@ class LinkEndpoint:
                 {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
             )
         return None
+
+    def _refuse_busy(self) -> Response:
+        opening = self._node.hub.opening
+        busy = NodeBusy(f"this node is busy: {len(opening)} links wait for their welcome; try again later")
+        return self._busy("busy", 503, busy, opening.return_time(asyncio.get_running_loop().time()))
 
     def _reject(self, reason: str) -> None:
         self._node.metrics.rejected.labels(reason).inc()

@@ -149,6 +149,9 @@ SETTINGS: Mapping[str, Setting] = {
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),
+    "expected_accept_rate": number(
+        0.1, 100_000, "New links per second that are expected of this node when pauses and moves of agents are planned"
+    ),
     "unauthenticated_limit": whole_number(
         16,
         100_000,

@@ -77,7 +77,7 @@ class Secrets:
             raise UnusableSecret(f"the key {key} of the Secret {name} is not UTF-8 text") from e
 
     def set_condition(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
-        """Sets SecretsFound: by the tokens first, then by those that lead to Redis."""
+        """Sets SecretsFound: by the tokens first, then by those that lead to Redis, then by the certificate."""
         ref = spec.tokens.secret_ref
         try:
             if faults := token_faults(ref, *self.keys(ref.name, ref.agent_key, ref.platform_key)):
@@ -86,6 +86,8 @@ class Secrets:
             for other in (spec.redis.secret_ref, spec.redis.ca_secret_ref):
                 if other is not None:
                     self.text(other.name, other.key)
+            if spec.link_tls is not None:
+                self.keys(spec.link_tls.secret_name, "tls.crt", "tls.key")
         except FairleadError as e:
             holds = None if isinstance(e, AccessDenied) else False
             conditions.set("SecretsFound", holds, secret_reason(e), e.message)

@@ -63,7 +63,6 @@ class LinkHandler:
 
     def hello_received(self, session: Session, hello: Hello) -> None:
         self._hello_deadline.discard(session)
-        self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._telemetry.hello_received(session)
         try:
             check_agent_id(hello.agent)
@@ -78,6 +77,7 @@ class LinkHandler:
                 f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
             )
             return
+        self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._tasks.spawn(self._registration.register(session, hello))
 
     def messages_pending(self, session: Session) -> None:

@@ -107,6 +107,7 @@ class Registration:
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
                 session.close(CloseCode.INTERNAL, "the gateway could not register this agent")
+        self._hub.opening.discard(session)  # it may take seconds to close a link that will not be welcomed
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
             self._lease_releaser.add(session, CloseCode.ABNORMAL, "the link was lost before its welcome")

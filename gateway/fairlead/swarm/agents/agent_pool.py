@@ -63,7 +63,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
-        self._dial_queue = DialQueue(self._dial, concurrent(options.processes))
+        self._dial_queue = DialQueue(self._dial, concurrent(options.processes, options.in_progress))
         self._waits: dict[int, float] = {}
         """By index: the delay in ms that a bye has specified."""
         self._recent = 0.0
