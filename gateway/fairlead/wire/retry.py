@@ -72,9 +72,9 @@ STABLE_MS = 60_000
 """How long a link must exist to reset the attempt counter. If shorter links reset it, agents would overload a gateway
 that drops them."""
 
-EXPECTED_RATE = 2_000
+EXPECTED_RATE = 1_500
 """New links a second that a node is expected to take besides its other work: each costs a node some 350 µs, so this is
-most of one core. A node that can take less refuses the others, whatever was expected."""
+half of one core. A node that can take less refuses the others, whatever was expected."""
 
 
 def first_ceiling(links: int, accept_rate: float) -> int:
