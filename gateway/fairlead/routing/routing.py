@@ -125,6 +125,6 @@ def _link_settings(settings: Settings) -> LinkSettings:
     return LinkSettings(
         heartbeat_ms=int(settings.heartbeat * 1000),
         limits=Limits(message=settings.message_limit, window=settings.window, queue=settings.queue_limit),
-        accept_rate=settings.accept_rate,
+        accept_rate=settings.planned_accept_rate,
         bus_grace=settings.bus_grace,
     )

@@ -36,8 +36,12 @@ class Settings:
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
+    audit_log: Path | None = None
+    audit_fsync: str = "everysec"  # as Redis does it by default
+    audit_size: int = 16 * MIB  # half a second to look through at the start
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
+    expected_accept_rate: float = 2_000.0  # each link costs a node some 350 µs, so this is most of one core
     unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
     trusted_proxies: str = ""
     allowed_hosts: str = ""
@@ -65,6 +69,12 @@ class Settings:
     trace_endpoint: str = ""
     trace_ratio: float = 0.01
     trace_slow: float = 5.0
+
+    @property
+    def planned_accept_rate(self) -> float:
+        """New links per second that this node may be planned with: what is expected of it, but no more than it
+        accepts."""
+        return min(self.accept_rate, self.expected_accept_rate)
 
 
 def is_loopback(host: str) -> bool:

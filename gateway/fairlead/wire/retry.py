@@ -72,15 +72,12 @@ STABLE_MS = 60_000
 """How long a link must exist to reset the attempt counter. If shorter links reset it, agents would overload a gateway
 that drops them."""
 
-EXPECTED_RATE = 1_500
-"""New links a second that a node is expected to take besides its other work: each costs a node some 350 µs, so this is
-half of one core. A node that can take less refuses the others, whatever was expected."""
-
 
 def first_ceiling(links: int, accept_rate: float) -> int:
-    """The `first` to send to agents (ms): the time that this node needs to accept all its links again, at least 1 s and
+    """The `first` to send to agents (ms): the time that this node needs to accept all its links again at
+    this rate, at least 1 s and
     at most HANDED_OUT_MS. A node that needs longer refuses the remaining agents once more."""
-    return int(min(HANDED_OUT_MS, max(1_000.0, links / max(min(accept_rate, EXPECTED_RATE), 1e-9) * 1000)))
+    return int(min(HANDED_OUT_MS, max(1_000.0, links / max(accept_rate, 1e-9) * 1000)))
 
 
 def retry_after(most: float, draw: float) -> int:

@@ -205,7 +205,15 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     target_utilisation: Annotated[
         int, Meta(ge=10, le=90, description="Percentage of the capacity up to which pods are filled.")
     ] = 70
-    accept_rate: Annotated[int, Meta(ge=1, le=100_000, description="New links that one pod accepts per second.")] = 200
+    accept_rate: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="New links per second that are expected of one pod. Drains, moves and the number of pods are "
+            "planned with it. A pod that can accept more does.",
+        ),
+    ] = 200
     redis: Redis
     tokens: Tokens
     ingress: Ingress | None = None

@@ -49,7 +49,7 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_LINK_TLS_CERT": "set linkTls.secretName",
     "FAIRLEAD_LINK_TLS_KEY": "set linkTls.secretName",
     "FAIRLEAD_CAPACITY": "set capacity",
-    "FAIRLEAD_ACCEPT_RATE": "set acceptRate",
+    "FAIRLEAD_EXPECTED_ACCEPT_RATE": "set acceptRate",
     "FAIRLEAD_DRAIN_TIMEOUT": "it follows from capacity, acceptRate and moves.maxPerSecond: set those",
     "FAIRLEAD_SHUTDOWN_DELAY": "set drain.shutdownDelaySeconds",
     "FAIRLEAD_FORGET_AFTER": "set forgetAfterSeconds",

@@ -183,7 +183,7 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_AGENT_TOKEN_FILE": f"{TOKENS}/agent-token",
         "FAIRLEAD_PLATFORM_TOKEN_FILE": f"{TOKENS}/platform-token",
         "FAIRLEAD_CAPACITY": spec.capacity,
-        "FAIRLEAD_ACCEPT_RATE": spec.accept_rate,
+        "FAIRLEAD_EXPECTED_ACCEPT_RATE": spec.accept_rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
         "FAIRLEAD_SHUTDOWN_DELAY": spec.drain.shutdown_delay_seconds,
         "FAIRLEAD_FORGET_AFTER": spec.forget_after_seconds,

@@ -17,7 +17,6 @@ from fairlead.routing.membership.traffic_counter import TrafficCounter
 from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
-from fairlead.wire.retry import EXPECTED_RATE
 
 SCHEDSTAT = Path("/proc/self/schedstat")
 
@@ -59,7 +58,7 @@ class LoadReport:
         self._traffic = traffic
         self._loop_lag = loop_lag
         self._capacity = settings.capacity
-        self._accept_rate = min(settings.accept_rate, EXPECTED_RATE)
+        self._accept_rate = settings.planned_accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
