@@ -70,6 +70,30 @@ async def test_events_that_wait_go_out_together_and_in_order(tmp_path: Path) -> 
     assert faults(tmp_path) == []
 
 
+@pytest.mark.parametrize(("fsync", "least", "most"), [("always", 6, 6), ("everysec", 2, 6), ("no", 0, 0)])
+async def test_lines_are_forced_to_the_disk_as_the_policy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fsync: str, least: int, most: int
+) -> None:
+    """With everysec also the last lines, which no other line follows."""
+    calls: list[int] = []
+    real = os.fdatasync
+
+    def counted(file: int) -> None:
+        real(file)
+        calls.append(os.fstat(file).st_size)
+
+    monkeypatch.setattr(os, "fdatasync", counted)
+    async with writing(tmp_path, fsync, 1 << 20) as writer:
+        for n in range(6):
+            await writer.write(event(n))
+        size = segment_path(tmp_path, "node-1", 1).stat().st_size
+        if fsync != "no":
+            async with asyncio.timeout(30):
+                while not calls or calls[-1] != size:
+                    await asyncio.sleep(0.02)
+        assert least <= len(calls) <= most
+
+
 def remove(lines: list[bytes]) -> None:
     del lines[3]
 

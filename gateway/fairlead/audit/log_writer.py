@@ -49,6 +49,7 @@ class AuditLogWriter:
         self._written = 0
         self._head = Head()
         self._synced = 0.0
+        self._unsynced = False
         self._waiting: list[tuple[AuditEvent, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self.lines = 0
@@ -86,7 +87,12 @@ class AuditLogWriter:
     async def run(self) -> None:
         """Write what waits. Never returns."""
         while True:
-            await self._wake.wait()
+            try:
+                async with asyncio.timeout(SYNC_INTERVAL if self._unsynced else None):
+                    await self._wake.wait()
+            except TimeoutError:  # nothing follows the last lines, which are not on the disk yet
+                await self._sync_rest()
+                continue
             self._wake.clear()
             batch, self._waiting = self._waiting, []
             # Whoever does not wait any longer was told that nothing was done.
@@ -108,6 +114,13 @@ class AuditLogWriter:
                     written.set_result(None)
                 else:
                     written.set_exception(error)
+
+    async def _sync_rest(self) -> None:
+        try:
+            await asyncio.to_thread(os.fdatasync, self._file)
+        except OSError as e:
+            logger.error("the audit log in %s cannot be forced to the disk: %s", self._folder, e.strerror or e)
+        self._unsynced = False
 
     def close(self) -> None:
         for descriptor in (self._file, self._head_file):
@@ -146,6 +159,9 @@ class AuditLogWriter:
         if self._fsync == "always" or due:
             os.fdatasync(self._file)
             self._synced = time.monotonic()
+            self._unsynced = False
+        elif self._fsync == "everysec":
+            self._unsynced = True
 
     def _next_file(self) -> None:
         """Close the file and begin the next one, in which the chain goes on."""
