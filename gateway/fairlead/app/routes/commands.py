@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
@@ -48,7 +49,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CommandRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._dispatch = node.routing.dispatch
         self._inputs = node.routing.inputs
         self._results = node.routing.results
@@ -63,7 +65,11 @@ class CommandRoutes:
         opens = opening(request) if form is not None else 0.0
         subject = caller(request)
         order = await _order(raw, request, subject)
+        if self._auditor.on:
+            self._auditor.note(request, order.payload, method=order.method, agent=order.agent)
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
+        if self._auditor.on:
+            await self._auditor.allow(request)
         accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
         self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
         head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
@@ -83,12 +89,14 @@ class CommandRoutes:
         found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
         owner = OwnedCommand(found.subject, found.method, found.agent)
         await self._authorizer.require_owned(caller(request), Verb.RESULTS, owner)
+        await self._auditor.allow(request)
         return Response(_encode(describe(found)), media_type="application/json")
 
     async def results(self, request: Request) -> ASGIApp:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
         command, subject = check_command_id(request.path_params["command"]), caller(request)
         await self._authorizer.require_command(subject, Verb.RESULTS, command)
+        await self._auditor.allow(request)
         offset = whole_number(request, "from", 0, 1 << 53)
         last = find_header(request, b"last-event-id")
         if last is not None:
@@ -107,6 +115,7 @@ class CommandRoutes:
         nothing."""
         command = check_command_id(request.path_params["command"])
         await self._authorizer.require_command(caller(request), Verb.CANCEL, command)
+        await self._auditor.allow(request)
         state = await self._dispatch.cancel(command)
         return Response(_encode(schemas.CancelledCommand(command, state)), 202, media_type="application/json")
 
@@ -116,6 +125,8 @@ class CommandRoutes:
         n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
         await self._authorizer.require_command(caller(request), Verb.INPUT, command)
         payload = await read_body(request, CHUNK_LIMIT)
+        self._auditor.note(request, payload, detail=f"n={n}")
+        await self._auditor.allow(request)
         if payload or not end:
             await self._inputs.add(command, n, payload, False)
             n += 1
