@@ -6,9 +6,11 @@ They check bodies and parameters and call `routing`. Every error names the field
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -143,6 +145,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         raise InvalidRequest(
             f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
         )
+    command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
     body_digest = ""
@@ -165,7 +168,25 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         key_digest=hashlib.sha256(_key_of(subject, key).encode()).hexdigest() if key else "",
         body_digest=body_digest,
         subject=subject.identity,
+        id=command,
+        signature=signature,
     )
+
+
+def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
+    """The id and the signature of a signed command; both are empty for any other."""
+    if body.id is UNSET and body.signature is UNSET:
+        return "", b""
+    if body.id is UNSET or body.signature is UNSET:
+        missing = "id" if body.id is UNSET else "signature"
+        raise InvalidRequest(
+            "a signed command has an id and a signature: expected both, or none of them", field=missing
+        )
+    if key:
+        raise InvalidRequest(
+            "a signed command is recognised by its id: expected no Idempotency-Key beside it", field="Idempotency-Key"
+        )
+    return body.id, base64.b64decode(body.signature)
 
 
 def _key_of(subject: Subject, key: str) -> str:
