@@ -23,6 +23,7 @@ from fairlead.routing.commands.sweeper import CommandSweeper
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.delivery.takeover import Takeover
+from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.doorbells import DoorbellHandler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
@@ -73,8 +74,9 @@ class Routing:
         self.removal = AgentRemoval(
             directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
         )
-        delivery = CommandDelivery(fleet, completion, telemetry, membership, tasks, timer_wheel.silence)
-        recorder = Recorder(fleet, completion, telemetry, tasks, metrics)
+        self.terminals = terminals = TerminalRecorder(settings.terminal_recordings, records)
+        delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
+        recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
         takeover = Takeover(records, delivery, telemetry)
         self.lease_releaser = LeaseReleaser(fleet.store, directory)
         self.registration = Registration(
@@ -97,6 +99,7 @@ class Routing:
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
+        _watch_terminals(metrics, terminals)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""
@@ -119,6 +122,17 @@ def _movers(
     drain = NodeDrain(hub, budget, settings.drain_timeout)
     rebalancer = Rebalancer(fleet, hub, budget, membership, settings.capacity)
     return drain, rebalancer, Disconnector(fleet, hub, budget, membership)
+
+
+def _watch_terminals(metrics: Metrics, terminals: TerminalRecorder) -> None:
+    metrics.add_counter(
+        "fairlead_terminal_recordings_total", "Recordings of terminals that began", lambda: terminals.started
+    )
+    metrics.add_counter(
+        "fairlead_terminal_recording_failures_total",
+        "Terminals that were closed because their recording could not be written",
+        lambda: terminals.failures,
+    )
 
 
 def _link_settings(settings: Settings) -> LinkSettings:
