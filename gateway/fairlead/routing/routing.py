@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.fleet.commands import Commands
 from fairlead.hub.hub import Hub
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -74,11 +75,10 @@ class Routing:
         self.removal = AgentRemoval(
             directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
         )
-        self.terminals = terminals = TerminalRecorder(settings.terminal_recordings, records)
+        self.terminals = terminals = _terminals(settings, records, metrics)
         delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
         recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
-        takeover = Takeover(records, delivery, telemetry)
-        self.lease_releaser = LeaseReleaser(fleet.store, directory)
+        takeover, self.lease_releaser = Takeover(records, delivery, telemetry), LeaseReleaser(fleet.store, directory)
         self.registration = Registration(
             fleet, hub, inbox, takeover, self.lease_releaser, membership, telemetry, _link_settings(settings)
         )
@@ -99,7 +99,6 @@ class Routing:
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
-        _watch_terminals(metrics, terminals)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""
@@ -124,7 +123,8 @@ def _movers(
     return drain, rebalancer, Disconnector(fleet, hub, budget, membership)
 
 
-def _watch_terminals(metrics: Metrics, terminals: TerminalRecorder) -> None:
+def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> TerminalRecorder:
+    terminals = TerminalRecorder(settings.terminal_recordings, records)
     metrics.add_counter(
         "fairlead_terminal_recordings_total", "Recordings of terminals that began", lambda: terminals.started
     )
@@ -133,6 +133,7 @@ def _watch_terminals(metrics: Metrics, terminals: TerminalRecorder) -> None:
         "Terminals that were closed because their recording could not be written",
         lambda: terminals.failures,
     )
+    return terminals
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

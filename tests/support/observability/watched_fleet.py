@@ -32,6 +32,8 @@ AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
 LINKS = 2 * (AGENTS + 1)
 """With a built-in agent at each node: simulated ones do not tell their round trips."""
+SILENT = 1
+"""Agents that open a link under load and send no hello."""
 IDLE, BUSY, FAULTS = 9.0, 12.0, 21.0
 """Seconds. Idle is longer than a rate looks back. The node that drains tells five agents a second to move. They know no
 other node, so it closes their links 10 s later, and ends some 17 s after the signal."""
@@ -174,7 +176,8 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
         try:
             silent = RawClient(reader, writer)
             silent.write(silent.request(
-                "/v1/link", sec_websocket_protocol=SUBPROTOCOL_JSON, authorization="Bearer development-agent-token",
+                "/v1/link", Host=f"{host}:{port}", sec_websocket_protocol=SUBPROTOCOL_JSON,
+                authorization="Bearer development-agent-token",
             ))  # fmt: skip
             assert await silent.answer() == 101
             await asyncio.sleep(until - time.monotonic())
@@ -182,7 +185,8 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
             writer.close()
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(say_nothing(two))
+        for _ in range(SILENT):
+            group.create_task(say_nothing(two))
         for at in range(CALLERS):
             group.create_task(call(one, two.name, at))
             group.create_task(call(two, one.name, at))
