@@ -110,6 +110,7 @@ class Node:
         self.authorizer.policy_watch.load()
         if self.audit_log is not None:
             self.audit_log.open()
+        self.routing.terminals.open()
         self.timer_wheel.start()
         self.routing.loop_lag.start()
         self._store.start()

@@ -52,6 +52,8 @@ class Command:
         """The offset of the next result."""
         self.end: End | None = None
         """How the command ended; None until its output has been read to the end."""
+        self.recorded = False
+        """Whether the gateway records what the terminal shows."""
         self._transport = transport
         self._post = post
         self._signed = signed
@@ -193,7 +195,7 @@ class Command:
             return None
         if isinstance(line, Started):
             first = not self.id
-            self.id = line.id
+            self.id, self.recorded = line.id, line.recorded
             return line if first else None
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1

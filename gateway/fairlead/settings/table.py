@@ -146,6 +146,9 @@ SETTINGS: Mapping[str, Setting] = {
     "audit_size": whole_number(
         64 * KIB, 1024 * MIB, "Size from which on the audit log goes on in a new file, in bytes"
     ),
+    "terminal_recordings": path(
+        "Folder in which the output of terminals is recorded as asciicast files; by default none is recorded"
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),

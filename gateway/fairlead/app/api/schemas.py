@@ -76,6 +76,9 @@ class AcceptedCommand(Struct):
     state: TargetState
     presence: Annotated[str, Meta(description="online, away or offline; empty if the request repeated an earlier one.")]
     why: str
+    recorded: Annotated[
+        bool, Meta(description="The gateway records what the terminal shows, and its operator can replay it.")
+    ] = False
 
 
 class CommandError(Struct):

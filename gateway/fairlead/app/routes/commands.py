@@ -31,6 +31,7 @@ from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
+from fairlead.routing.delivery.terminal_recorder import METHODS
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -54,6 +55,7 @@ class CommandRoutes:
         self._dispatch = node.routing.dispatch
         self._inputs = node.routing.inputs
         self._results = node.routing.results
+        self._terminals = node.routing.terminals
         self._tracing = node.tracing
         self._authorizer = node.authorizer
 
@@ -72,7 +74,8 @@ class CommandRoutes:
             await self._auditor.allow(request)
         accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
         self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
-        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
+        recorded = self._terminals.on and order.method in METHODS
+        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why, recorded)
         if form is not None:
             pages = watched(
                 self._authorizer, subject, Verb.RESULTS, accepted.id,

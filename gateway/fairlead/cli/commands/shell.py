@@ -100,9 +100,11 @@ async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
     from fairlead.cli import exit_codes
     from fairlead.cli.terminal.attach import cancel_tasks
     from fairlead.cli.terminal.cancellation import cancel_command, cancelled_on_failure
-    from fairlead.cli.terminal.results import notify, report_end
+    from fairlead.cli.terminal.results import RECORDED, notify, report_end
 
     async with cancelled_on_failure(command):
+        if command.recorded:
+            notify(RECORDED)
         with terminal.raw():
             printing = asyncio.create_task(_print_output(command))
             typing = asyncio.create_task(_send_input(command, terminal))

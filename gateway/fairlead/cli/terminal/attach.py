@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.cli import exit_codes
 from fairlead.cli.terminal import stdio
 from fairlead.cli.terminal.cancellation import cancel_command
-from fairlead.cli.terminal.results import Printer, notify, results_hint
+from fairlead.cli.terminal.results import RECORDED, Printer, notify, results_hint
 from fairlead.client import Command, End
 from fairlead.errors import FairleadError, InvalidRequest
 
@@ -65,6 +65,8 @@ async def _wait_first(printing: asyncio.Task[End], interrupt: asyncio.Future[Non
 async def _print_results(command: Command, printer: Printer, feed: Feed | None, opened: asyncio.Future[None]) -> End:
     async with command:
         opened.set_result(None)
+        if command.recorded:
+            notify(RECORDED)
         feeding = asyncio.create_task(_feed(command, feed)) if feed is not None else None
         try:
             async for chunk in command:
