@@ -183,9 +183,10 @@ async def test_what_others_write_to_the_tokens_harms_nobody_else(
     caller, id = as_caller(api_of, gateway, text), text.split("_")[1]
     store = await redis_of(own_valkey)
     good = json.loads(table(await store.submit("HGETALL", SERVICE_TOKENS))[f"token:{id}".encode()])
-    bad = [{**good, "id": f"{n:012x}", **one} for n, one in enumerate((
+    changes: tuple[dict[str, object], ...] = (
         {"digest": "\u00e9"}, {"expires": 1 << 60}, {"expires": -(1 << 60)}, {"created": 1 << 60}, {"id": "f" * 12},
-    ))]  # fmt: skip
+    )  # fmt: skip
+    bad = [{**good, "id": f"{n:012x}", **change} for n, change in enumerate(changes)]
     fields: list[str | bytes | int] = [
         "used:x",
         "garbage",
