@@ -1,0 +1,30 @@
+"""Which key an agent's id is bound to, in Redis. A key is known by its thumbprint.
+
+The binding is not in the agent's row, which is removed when the agent has been away for long or is deleted: afterwards
+anybody could take the id. Raises BusUnavailable if Redis does not answer.
+"""
+
+from __future__ import annotations
+
+from fairlead.fleet import lua, schema
+from fairlead.store.answer import Answer
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, text
+
+
+class AgentKeys:
+    def __init__(self, store: Pipeliner) -> None:
+        self._store = store
+
+    def bind(self, agent: str, thumbprint: str) -> Answer[str]:
+        """Bind an id to a key, unless it is bound. The answer is the thumbprint that it is bound to."""
+        return Answer(self._store.run(lua.BIND_AGENT_KEY, (schema.bound_key(agent),), (thumbprint,)), text)
+
+    def bound(self, agent: str) -> Answer[str]:
+        """The thumbprint that an id is bound to; "" if to none."""
+        reply = self._store.submit("GET", schema.bound_key(agent))
+        return Answer(reply, lambda reply: "" if reply is None else text(reply))
+
+    def release(self, agent: str) -> Answer[bool]:
+        """End the binding, so that another key may take the id. The answer is False if there was none."""
+        return Answer(self._store.submit("DEL", schema.bound_key(agent)), lambda reply: integer(reply) == 1)
