@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.bus.inbox import Inbox
+from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.account import ReadBudget
@@ -47,7 +48,8 @@ SILENCE = 2.5
 
 
 class Node:
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, siblings: SiblingDoorbells | None = None) -> None:
+        """`siblings` are the other workers of this node's supervisor."""
         self.settings = settings
         self.metrics = metrics = Metrics()
         self.tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
@@ -75,7 +77,7 @@ class Node:
             settings.roles, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
-        self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
+        self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
         )

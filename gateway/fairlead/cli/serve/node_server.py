@@ -98,7 +98,7 @@ async def serve_node(
     drains, and this raises FairleadError. Signals within `same_stop` seconds of the first belong to the same stop.
     """
     lost = ""
-    async with Node(settings, redis_url) as node:
+    async with Node(settings, redis_url, sockets.siblings) as node:
         certificates = Certificates(settings, node.metrics)
         servers = _make_servers(node, sockets, same_stop, certificates)
         # Whatever has been imported and created so far lives as long as the process, so no collection needs to examine

@@ -13,6 +13,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
@@ -27,6 +28,8 @@ class NodeSockets:
     admin: list[socket.socket] | Path
     share: PortShare | None = None
     """A worker's part in accepting, if all workers accept links from the same sockets."""
+    siblings: SiblingDoorbells | None = None
+    """The way to the other workers."""
 
 
 def bind_node(settings: Settings) -> NodeSockets:

@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fairlead.bus.sibling_doorbells import SiblingSockets
 from fairlead.carrier.accept.worker_loads import WorkerLoads
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.carrier.tls.ticket_key_chain import TicketKeyChain, process_chain
@@ -99,7 +100,9 @@ class Supervisor:
             workers = [
                 Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
             ]
-            inherited = InheritedSockets(self._link_sockets, self._loads, admin)
+            siblings = SiblingSockets([worker.node for worker in workers])
+            stack.callback(siblings.close)
+            inherited = InheritedSockets(self._link_sockets, self._loads, admin, siblings)
             self._workers = [
                 ForkedProcess(
                     f"worker {worker.node}",
