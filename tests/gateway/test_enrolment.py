@@ -14,7 +14,7 @@ from fairlead.errors import FairleadError, InvalidRequest, Unauthorized
 from fairlead.fleet.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
-from fairlead.identity.credential import CredentialIssuer, CredentialVerifier
+from fairlead.identity.credential import LIFETIME_LIMIT, CredentialIssuer, CredentialVerifier
 from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
 from fairlead.identity.proof import enrolment_statement, prove, renewal_statement
 from fairlead.routing.agents.enrolment import Enrolment, EnrolmentRequest
@@ -168,8 +168,8 @@ async def test_a_renewal_needs_the_key_and_cannot_be_continued_by_who_overheard_
 async def test_an_id_that_is_released_belongs_to_the_next_key_and_no_more_to_the_last(site: EnrolmentSite) -> None:
     token, old, new = await site.token(uses=2), new_key(), new_key()
     credential = await site.enrol(token, "web-1", old)
-    assert await site.keys.release("web-1")
-    assert not await site.keys.release("web-1")
+    assert await site.keys.release("web-1", LIFETIME_LIMIT)
+    assert not await site.keys.release("web-2", LIFETIME_LIMIT)
     proof = prove(old, renewal_statement("web-1", credential))
     assert await site.refusal(site.enrolment.renew(credential, proof)) == "key"
     await site.enrol(token, "web-1", new)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import integer, text
+from fairlead.store.reply import text
 
 
 class AgentKeys:
@@ -25,6 +25,9 @@ class AgentKeys:
         reply = self._store.submit("GET", schema.bound_key(agent))
         return Answer(reply, lambda reply: "" if reply is None else text(reply))
 
-    def release(self, agent: str) -> Answer[bool]:
-        """End the binding, so that another key may take the id. The answer is False if there was none."""
-        return Answer(self._store.submit("DEL", schema.bound_key(agent)), lambda reply: integer(reply) == 1)
+    def release(self, agent: str, kept: int) -> Answer[bool]:
+        """End the binding, so that another key may enrol with the id. The answer is False if there was none. For `kept`
+        seconds, the longest life of a credential, the id is known to have been released: a credential for the old key
+        would otherwise bind it again, as it does when Redis has lost the binding."""
+        reply = self._store.submit("SET", schema.bound_key(agent), "", "XX", "EX", kept)
+        return Answer(reply, lambda reply: reply is not None)

@@ -46,7 +46,8 @@ fl1:service_tokens     hash    service tokens: digest, name, roles, lifetime; la
                                API; no TTL, tokens are removed a week after they have expired
 fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent and key that it has enrolled. Written by
                                enrolment; a week after the token has expired
-fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to. Written by enrolment; no TTL
+fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to. Written by enrolment and claim;
+                               no TTL, but a week once it was released, as ""
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one

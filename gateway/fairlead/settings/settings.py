@@ -36,6 +36,9 @@ class Settings:
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
+    issuer_key: Path | None = None
+    audience: str = "fairlead"
+    credential_lifetime: float = 3600.0
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
     expected_accept_rate: float = 2_000.0  # each link costs a node some 350 µs, so this is most of one core

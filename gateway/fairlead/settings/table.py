@@ -133,6 +133,18 @@ SETTINGS: Mapping[str, Setting] = {
         "YAML file of roles and of the service tokens that they are bound to; read again when it changes. Without it, "
         "only the platform token may use the API"
     ),
+    "issuer_key": path(
+        "PEM file of the Ed25519 key that signs the credentials of agents, the same on all nodes; without it, agents "
+        "have the shared token alone"
+    ),
+    "audience": text(
+        r"[A-Za-z0-9._:/-]{1,128}",
+        "1 to 128 characters of A-Z a-z 0-9 . _ : / -",
+        "Name of this fleet in the credentials of its agents; those of another fleet are refused",
+    ),
+    "credential_lifetime": number(
+        60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),

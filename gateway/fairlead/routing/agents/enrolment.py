@@ -48,9 +48,9 @@ class Enrolment:
     ) -> None:
         """`now` is the time of Redis in ms, `new_id` makes the ids of credentials, which live `lifetime` seconds."""
         self._issuer = issuer
-        self._verifier = verifier
-        self._tokens = tokens
-        self._keys = keys
+        self.verifier = verifier
+        self.tokens = tokens
+        self.keys = keys
         self._now = now
         self._new_id = new_id
         self._lifetime = lifetime
@@ -59,13 +59,13 @@ class Enrolment:
         """A credential for a new agent. Raises InvalidRequest, Unauthorized or BusUnavailable."""
         agent, public = check_agent_id(request.agent), public_key(request.key)
         id, secret = split_token(request.token) or ("", "")
-        stored = await self._tokens.read(id) if id else None
+        stored = await self.tokens.read(id) if id else None
         token = None if stored is None else _decode(stored.token)
         # Whether a use is left is decided by `use`, which knows an agent that repeats its enrolment.
         check_enrolment(token, secret, agent, 0, self._now())
         assert token is not None
         check_proof(public, request.proof, enrolment_statement(id, agent, public))
-        if not await self._tokens.use(id, agent, thumbprint(public), token.uses):
+        if not await self.tokens.use(id, agent, thumbprint(public), token.uses):
             check_enrolment(token, secret, agent, token.uses, self._now())
         await self._check_binding(agent, public)
         logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
@@ -73,18 +73,18 @@ class Enrolment:
 
     async def renew(self, text: str, proof: str) -> str:
         """A credential in place of one that is still valid. Raises Unauthorized or BusUnavailable."""
-        credential = self._verifier.verify(text, self._now() // 1000)
+        credential = self.verifier.verify(text, self._now() // 1000)
         check_proof(credential.public, proof, renewal_statement(credential.agent, text))
         await self.check_bound(credential)
         return self._issue(credential.agent, credential.public)
 
     async def check_bound(self, credential: AgentCredential) -> None:
         """Raises Unauthorized if the credential's id is not, or no longer, bound to its key."""
-        if await self._keys.bound(credential.agent) != credential.thumbprint:
+        if await self.keys.bound(credential.agent) != credential.thumbprint:
             raise _bound_elsewhere(credential.agent)
 
     async def _check_binding(self, agent: str, public: bytes) -> None:
-        if await self._keys.bind(agent, thumbprint(public)) != thumbprint(public):
+        if await self.keys.bind(agent, thumbprint(public)) != thumbprint(public):
             logger.warning("refused to enrol agent %s with key %s: the id has another key", agent, thumbprint(public))
             raise _bound_elsewhere(agent)
 
