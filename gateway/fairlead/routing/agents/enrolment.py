@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,8 +25,7 @@ logger = logging.getLogger(__name__)
 _decode = msgspec.json.Decoder(EnrolmentToken).decode
 
 
-@dataclass(frozen=True, slots=True)
-class EnrolmentRequest:
+class EnrolmentRequest(msgspec.Struct, frozen=True):
     token: str
     agent: str
     key: str
