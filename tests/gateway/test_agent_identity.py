@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import websockets
 
-from fairlead.fleet.agent_keys import AgentKeys
+from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import AgentKey, base64url
 from fairlead.identity.credential import CredentialIssuer

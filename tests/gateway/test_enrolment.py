@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from fairlead.errors import FairleadError, InvalidRequest, Unauthorized
-from fairlead.fleet.agent_keys import AgentKeys
+from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
 from fairlead.identity.credential import LIFETIME_LIMIT, CredentialIssuer, CredentialVerifier

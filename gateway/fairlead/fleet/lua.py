@@ -51,7 +51,7 @@ CHECK_TYPE = _load("check_type")
 ADD_SERVICE_TOKEN = _load("add_service_token")
 REMOVE_SERVICE_TOKEN = _load("remove_service_token")
 READ_ENROLMENT = _load("read_enrolment")
-USE_ENROLMENT = _load("use_enrolment")
+TAKE_ENROLMENT = _load("take_enrolment")
 BIND_AGENT_KEY = _load("bind_agent_key")
 
 

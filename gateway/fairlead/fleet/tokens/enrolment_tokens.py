@@ -45,7 +45,7 @@ class EnrolmentTokens:
     def use(self, id: str, agent: str, thumbprint: str, uses: int) -> Answer[bool]:
         """Count the enrolment of `agent` with a key. The answer is False if the token has enrolled `uses` others, or
         is gone."""
-        reply = self._store.run(lua.USE_ENROLMENT, (schema.enrolment_key(id),), (agent, thumbprint, uses))
+        reply = self._store.run(lua.TAKE_ENROLMENT, (schema.enrolment_key(id),), (agent, thumbprint, uses))
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def remove(self, id: str) -> Answer[bool]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from fairlead.errors import Unauthorized
-from fairlead.fleet.agent_keys import AgentKeys
+from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import public_key, thumbprint
 from fairlead.identity.credential import AgentCredential, CredentialIssuer, CredentialVerifier

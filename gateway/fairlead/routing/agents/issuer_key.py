@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable
 
 from fairlead.errors import ConfigError
-from fairlead.fleet.agent_keys import AgentKeys
+from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.credential import CredentialIssuer, CredentialVerifier
 from fairlead.routing.agents.enrolment import Enrolment
