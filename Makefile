@@ -94,6 +94,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.commands.lists
 	$(PY) -m bench.commands.tracing
 	$(PY) -m bench.hold
+	$(PY) -m bench.storm
 	$(PY) -m bench.endurance
 	$(PY) -m bench.moving.moves
 	$(PY) -m bench.moving.rebalance

@@ -23,7 +23,7 @@ ARGUMENTS = 8
 """Of a constructor, without `self`."""
 
 WIDE_CONSTRUCTORS = {
-    "gateway/fairlead/agent/agent.py: 9 arguments": "the SDK's own; all but the address are named and have defaults",
+    "gateway/fairlead/agent/agent.py: 10 arguments": "the SDK's own; all but the address are named and have defaults",
 }
 SHARED_NAMES = {
     "Agent": "public in the SDK (an agent that runs) and in the client (an agent of the fleet)",

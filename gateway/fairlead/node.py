@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from fairlead.audit.log_writer import AuditLogWriter
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.bus.inbox import Inbox
 from fairlead.bus.sibling_doorbells import SiblingDoorbells
@@ -73,6 +74,7 @@ class Node:
         self.directory = fleet.directory
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
+        self.audit_log = _audit_log(settings, metrics)
         self.service_tokens = ServiceTokens(self._store)
         self.authorizer = Authorizer(
             settings.roles, fleet.directory, fleet.records, self.service_tokens, membership.now,
@@ -108,6 +110,8 @@ class Node:
         """Join the fleet. Raises ConfigError if the file of roles cannot be used, Redis does not answer or is not fit
         for use, or if another process has this node's name."""
         self.authorizer.policy_watch.load()
+        if self.audit_log is not None:
+            self.audit_log.open()
         self.timer_wheel.start()
         self.routing.loop_lag.start()
         self._store.start()
@@ -124,9 +128,10 @@ class Node:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        self._loops = [
-            asyncio.create_task(self._watched(loop)) for loop in (*self.routing.loops(), *self.authorizer.loops())
-        ]
+        loops = [*self.routing.loops(), *self.authorizer.loops()]
+        if self.audit_log is not None:
+            loops.append(self.audit_log.run())
+        self._loops = [asyncio.create_task(self._watched(loop)) for loop in loops]
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
         """Run a loop. An error that ends it is a defect. It is logged and makes the node unready, because nobody awaits
@@ -181,6 +186,22 @@ class Node:
         self.routing.telemetry.aclose()
         if self.tracing.exporter is not None:
             await self.tracing.exporter.aclose()
+        if self.audit_log is not None:
+            self.audit_log.close()
+
+
+def _audit_log(settings: Settings, metrics: Metrics) -> AuditLogWriter | None:
+    """Writes the audit log; None if no `audit_log` is set."""
+    if settings.audit_log is None:
+        return None
+    log = AuditLogWriter(settings.audit_log, settings.node, settings.audit_fsync, settings.audit_size)
+    metrics.add_counter("fairlead_audit_lines_total", "Lines written to the audit log", lambda: log.lines)
+    metrics.add_counter(
+        "fairlead_audit_failures_total",
+        "Events refused because the audit log could not be written",
+        lambda: log.failures,
+    )
+    return log
 
 
 def _exporter(settings: Settings) -> SpanExporter | None:

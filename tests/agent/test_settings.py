@@ -26,6 +26,7 @@ token_file = "/etc/fairlead/agent.token"
 ca_file = "/etc/fairlead/ca.pem"
 proxy = "http://user:secret@proxy.example:3128"
 journal = "/var/lib/fairlead-agent"
+trusted_keys = "/etc/fairlead/trusted_keys"
 log_level = "warning"
 log_format = "json"
 env_keep = ["JAVA_HOME"]
@@ -79,6 +80,7 @@ def test_a_file_may_hold_every_setting(file: Path) -> None:
     )  # fmt: skip
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.journal == Path("/var/lib/fairlead-agent")
+    assert read_.trusted_keys == Path("/etc/fairlead/trusted_keys")
     options = read_.options
     assert options.exec.allow == ("/usr/bin/uname", "/usr/bin/uptime")
     assert (options.file_get.roots, options.file_get.max_bytes) == (("/srv", "/var/log"), 1 << 20)
@@ -111,6 +113,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(file: 
 def test_every_setting_has_an_environment_variable(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
+        "trusted_keys": "/k",
         "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
         "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",

@@ -148,7 +148,6 @@ def test_verbs_on_agents_do_not_reach_the_gateway() -> None:
     assert policy.decide(CI, Access(Verb.DELETE), AgentTraits("a", {}, {})).allowed
     assert not policy.decide(CI, Access(Verb.TOKENS)).allowed
     assert not policy.may_ever(CI, [Verb.TOKENS])
-    assert not policy.may_ever(CI, [Verb.AUDIT])
     assert not Rule(methods=frozenset("*"), agents=rule_selector("*")).allows(Access(Verb.VIEW))
 
 

@@ -133,6 +133,11 @@ def default_rate(tree: Path | None) -> str:
     ).stdout.strip()
 
 
+def waited(pid: int) -> float:
+    """Seconds for which the main thread of a process could run and had no CPU, because others had it."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+
+
 async def scraped(gateway: BenchGateway) -> tuple[int, int]:
     """Agents that are linked, and upgrades that were refused, in all workers."""
     body = await asyncio.to_thread(gateway.get, "/metrics")
@@ -179,13 +184,14 @@ async def come_back(tree: Path | None, valkey: EmbeddedValkey, scale: StormScale
         commands = Commands(gateway.api)
         calling = asyncio.create_task(commands.run())
         while not storm.holds:
-            before, cpu = (await scraped(gateway))[1], cpu_us(gateway.pid)
+            before, cpu, wait = (await scraped(gateway))[1], cpu_us(gateway.pid), waited(gateway.pid)
             await asyncio.sleep(0.1)
         began = time.monotonic() - 0.5  # the swarm reports twice a second
         await asyncio.sleep(1.0)
         while (found := await scraped(gateway))[0] < scale.agents + STEADY and time.monotonic() < began + LIMIT:
             await asyncio.sleep(1.0)
         ended, cpu, refused = time.monotonic(), cpu_us(gateway.pid) - cpu, found[1] - before
+        starved = (waited(gateway.pid) - wait) / (ended - began)
         await asyncio.sleep(3.0)
         quiet = time.monotonic()
         while time.monotonic() < quiet + QUIET:
@@ -199,7 +205,7 @@ async def come_back(tree: Path | None, valkey: EmbeddedValkey, scale: StormScale
     return {
         "accept_rate": float(rate), "agents": scale.agents, "back": report["storm"]["dropped"] and back,
         "last_s": back["max_ms"] / 1000, "half_s": back["p50_ms"] / 1000, "refused": refused,
-        "swarm_refused": report["connect"]["refused"], "node_us": cpu / scale.agents,
+        "swarm_refused": report["connect"]["refused"], "node_us": cpu / scale.agents, "starved": starved,
         "calm": calm, "storm": storming, "p99_ratio": storming[1] / calm[1],
     }  # fmt: skip
 
@@ -211,7 +217,16 @@ async def goodput(
     aim = scale.crowd * 9 // 10
     async with EmbeddedValkey(folder / f"valkey-{name}") as valkey:
         with gateway_on_first_core(
-            name, tree, valkey, folder, "--workers", str(scale.workers), "--accept-rate", "100000"
+            name,
+            tree,
+            valkey,
+            folder,
+            "--workers",
+            str(scale.workers),
+            "--accept-rate",
+            "100000",
+            "--unauthenticated-limit",
+            "9000",
         ) as gateway:
             used = sum(map(cpu_us, children(gateway.pid)))
             crowd = StormSwarm(
@@ -251,7 +266,7 @@ def show(figures: dict[str, dict[str, Any]]) -> None:
             rows.append([
                 name, f"{back['agents']:,}", f"{back['half_s']:.1f}", f"{back['last_s']:.1f}", f"{back['refused']:,}",
                 f"{back['calm'][1]:.1f}", f"{back['storm'][1]:.1f}", f"{back['p99_ratio']:.2f}",
-                f"{back['node_us']:.0f}",
+                f"{back['node_us']:.0f}", f"{back['starved']:.0%}",
             ])  # fmt: skip
         if found.get("overload"):
             able, over = found["overload"]["able"], found["overload"]["over"]
@@ -262,7 +277,7 @@ def show(figures: dict[str, dict[str, Any]]) -> None:
             ])  # fmt: skip
     if rows:
         table(["all come back at once", "agents", "half s", "last s", "refused", "p99 ms calm", "in the storm", "ratio",
-               "node µs each"], rows)  # fmt: skip
+               "node µs each", "waited for the core"], rows)  # fmt: skip
     if more:
         table(["overload", "able to link /s", "arrive /s", "linked /s", "ratio", "linked", "refused", "attempts"], more)
 

@@ -9,7 +9,7 @@ import signal
 import psutil
 import pytest
 
-from fairlead.hub.opening_links import FIRST, SHARED
+from fairlead.hub.opening_links import SHARED
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
 
@@ -50,6 +50,11 @@ async def dial_many(dial: DialAgent, gateway: GatewayProcess, count: int, source
     return list(await asyncio.gather(*(dial(gateway, local_addr=(source, 0)) for _ in range(count))))
 
 
+async def shared_room(gateway: GatewayProcess) -> int:
+    """How many links one address may have waiting for their welcome now. The limit follows how long they wait."""
+    return int(await metric(gateway, "fairlead_links_opening_limit") * SHARED)
+
+
 async def rejected(gateway: GatewayProcess) -> int:
     async with plain_client() as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
@@ -64,7 +69,7 @@ async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_nod
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     await (await dial(gateway)).greet()
-    room = int(FIRST * SHARED)
+    room = await shared_room(gateway)
     os.kill(own_valkey.pid, signal.SIGSTOP)
     try:
         waiting = await dial_many(dial, gateway, room, NOISY)
@@ -86,7 +91,7 @@ async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_nod
         os.kill(own_valkey.pid, signal.SIGCONT)
     await asyncio.gather(*welcomes)
     assert await metric(gateway, "fairlead_links_opening") == 0
-    again = await dial_many(dial, gateway, room, NOISY)
+    again = await dial_many(dial, gateway, await shared_room(gateway), NOISY)
     await asyncio.gather(*(agent.greet() for agent in again))
 
 
@@ -94,7 +99,7 @@ async def test_agents_that_never_say_hello_do_not_keep_others_out(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--hello-timeout", "5")
-    silent = await dial_many(dial, gateway, int(FIRST * SHARED), NOISY)
+    silent = await dial_many(dial, gateway, await shared_room(gateway), NOISY)
     assert (await refused(gateway, NOISY))[0] == 503
     quiet = await dial_many(dial, gateway, 20, QUIET)
     await asyncio.gather(*(agent.greet() for agent in quiet))

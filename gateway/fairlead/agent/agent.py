@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fairlead.agent.commands import output
 from fairlead.agent.commands.handler import Handler, RunsIn, make_handler
@@ -33,6 +33,10 @@ from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
+
+if TYPE_CHECKING:
+    from fairlead.agent.verification.command_verifier import CommandVerifier
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -61,6 +65,7 @@ class Agent:
         proxy: str | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_limit: int = SIZE_LIMIT,
+        trusted_keys: TrustedKeys | None = None,
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's certificate
         authorities. A `token` that is a function is called before each attempt, and raises ConfigError when there is no
@@ -70,6 +75,8 @@ class Agent:
         gateway has not stored, survive the process there. Without one, a restart ends what was running. New commands
         are refused once three quarters of `journal_limit` bytes are in use, and handlers that write wait when all of it
         is.
+
+        With `trusted_keys`, which need a journal, every command must be signed by one of them, and others are refused.
 
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
@@ -82,6 +89,7 @@ class Agent:
         self._journal_folder = journal
         self._journal_limit = journal_limit
         self._journal: Journal | None = None
+        self._verifier = _verifier(id, trusted_keys, journal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
@@ -194,8 +202,9 @@ class Agent:
         self._journal = journal = Journal(self._journal_folder, self.id, self._journal_limit)
         try:
             commands = CommandRunner(
-                self._handlers, self._sender, journal, self._sender.use_journal(journal), self._disabled
-            )
+                self._handlers, self._sender, journal, self._sender.use_journal(journal), self._disabled,
+                self._verifier,
+            )  # fmt: skip
             await self._serve(commands, {journal.start(commands.on_journal_room)})
         finally:
             self._sender.drop_journal()
@@ -242,6 +251,24 @@ class Agent:
             resume=Resume(sid) if sid else None,
             have=self._sender.outbox.have(),
         )
+
+
+def _verifier(agent: str, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None) -> CommandVerifier | None:
+    """What checks the signatures of commands; None if every command is run. Imported only by agents that need it."""
+    if keys is None:
+        return None
+    if journal is None:
+        raise ConfigError(
+            "trusted_keys need a journal, which remembers the signed commands that have run: set journal to a folder"
+        )
+    from fairlead.agent.verification.command_verifier import CommandVerifier
+
+    return CommandVerifier(agent, keys, _now)
+
+
+def _now() -> int:
+    """Unix time in ms, by which signatures expire."""
+    return int(time.time() * 1000)
 
 
 def _exit_code(e: FairleadError) -> int:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fairlead.app.access.agent_credentials import AgentCredentials, Presented
+from fairlead.app.access.auditor import OPERATION, Auditor
 from fairlead.app.access.caller import SUBJECT
 from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
@@ -31,7 +32,7 @@ from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, Enrol
 from fairlead.app.routes.tokens import TokenRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
 
@@ -103,7 +104,9 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
-    commands, agents, tokens, access = CommandRoutes(node), AgentRoutes(node), TokenRoutes(node), AccessRoutes(node)
+    auditor = Auditor(node.audit_log)
+    commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
+    access = AccessRoutes(node)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -126,7 +129,9 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     }
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
-        resources.setdefault(operation.path, Resource(node.authorizer)).add(operation, handlers[operation.name])
+        resources.setdefault(operation.path, Resource(node.authorizer, auditor)).add(
+            operation, handlers[operation.name]
+        )
     # Paths without a parameter are looked up by name: routes are regular expressions that are tried one after the
     # other.
     exact = {path: resource for path, resource in resources.items() if "{" not in path}
@@ -154,8 +159,9 @@ class Resource:
     everything.
     """
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, auditor: Auditor) -> None:
         self._authorizer = authorizer
+        self._auditor = auditor
         self._known: dict[str, tuple[Operation, Handler]] = {}
 
     def add(self, operation: Operation, handler: Handler) -> None:
@@ -167,12 +173,17 @@ class Resource:
             allow = ", ".join(self._known)
             raise MethodNotAllowed(f"{scope['path']} does not support {scope['method']}: use {allow}", allow=allow)
         operation, handler = known
-        if operation.needs is not None:
-            self._authorizer.require_verb(scope[SUBJECT], operation.needs)
+        scope[OPERATION] = operation.name
         request = Request(scope, receive, send)
-        if scope["query_string"]:
-            _check_query(request, operation)
-        answer = await handler(request)
+        try:
+            if operation.needs is not None:
+                self._authorizer.require_verb(scope[SUBJECT], operation.needs)
+            if scope["query_string"]:
+                _check_query(request, operation)
+            answer = await handler(request)
+        except PermissionDenied as e:
+            await self._auditor.deny(request, e)
+            raise
         await answer(scope, receive, send)
 
 

@@ -25,7 +25,7 @@ ACCESSES_CACHED = 64
 
 
 class Verb(StrEnum):
-    """What a rule can allow. RUN is written as `methods` in a role. TOKENS and AUDIT concern the gateway, all others
+    """What a rule can allow. RUN is written as `methods` in a role. TOKENS concerns the gateway, all others
     agents."""
 
     RUN = "run"
@@ -37,10 +37,9 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     INPUT = "input"
     TOKENS = "tokens"
-    AUDIT = "audit"
 
 
-GATEWAY_VERBS = (Verb.TOKENS, Verb.AUDIT)
+GATEWAY_VERBS = (Verb.TOKENS,)
 AGENT_VERBS = tuple(verb for verb in Verb if verb not in (Verb.RUN, *GATEWAY_VERBS))
 
 

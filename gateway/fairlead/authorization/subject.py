@@ -23,6 +23,11 @@ class Subject:
     roles: frozenset[str] | None = None
     administrator: bool = False
 
+    @property
+    def issuer(self) -> str:
+        """What kind of credential it presents: the audit log names it."""
+        return "service-token" if self.token_id else SHARED_TOKEN
+
 
 ADMINISTRATOR = Subject(SHARED_TOKEN, administrator=True)
 """Whoever presents the shared platform token."""

@@ -14,6 +14,7 @@ import click
 
 if TYPE_CHECKING:
     from fairlead.client import Client
+    from fairlead.client.signer import Signer
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -43,24 +44,25 @@ def api_options(command: F) -> F:
     return api(token(command))
 
 
-def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work` with a client of the API and return its result. Raises what `work` raises."""
+def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]], signer: Signer | None = None) -> T:
+    """Run `work` with a client of the API, whose commands `signer` signs, and return its result. Raises what `work`
+    raises."""
     import asyncio
 
     async def main() -> T:
-        async with connect(api, token) as client:
+        async with connect(api, token, signer) as client:
             return await work(client)
 
     return asyncio.run(main())
 
 
-def connect(api: str, token: str | None) -> Client:
+def connect(api: str, token: str | None, signer: Signer | None = None) -> Client:
     """A client of the API at `api`. Raises InvalidRequest for a malformed URL, UsageError for a missing token."""
     from fairlead.client import Client, addresses, check_address
 
     for one in addresses(api):
         check_address(one)  # a malformed URL is reported before a missing token
-    return Client(api, token or development_token(api))
+    return Client(api, token or development_token(api), signer=signer)
 
 
 def development_token(api: str) -> str:

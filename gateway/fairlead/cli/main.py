@@ -33,8 +33,10 @@ COMMANDS = {
     "drain": "fairlead.cli.operations.commands:drain",
     "rebalance": "fairlead.cli.operations.commands:rebalance",
     "disconnect": "fairlead.cli.operations.commands:disconnect",
+    "audit": "fairlead.cli.access.audit:audit",
     "auth": "fairlead.cli.access.auth:auth",
     "tokens": "fairlead.cli.access.tokens:tokens",
+    "keys": "fairlead.cli.access.keys:keys",
     "completion": "fairlead.cli.completion:completion",
     "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",
 }

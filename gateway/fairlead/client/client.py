@@ -17,8 +17,9 @@ import msgspec
 
 from fairlead.client.command import NDJSON, Command
 from fairlead.client.models import Agent, AgentDetail, Deleted, Identity, Link, NewToken, Permission, Ranking, TokenInfo
+from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
@@ -50,8 +51,12 @@ class Client:
     A malformed id of an agent or a command raises InvalidRequest before anything is sent.
     """
 
-    def __init__(self, api: str, token: str, *, ssl: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self, api: str, token: str, *, ssl: tls.SSLContext | None = None, signer: Signer | None = None
+    ) -> None:
+        """With a `signer`, every command is signed, for agents that run no other."""
         self._transport = Transport(api, token, ssl)
+        self._signer = signer
 
     async def __aenter__(self) -> Client:
         return self
@@ -122,17 +127,20 @@ class Client:
         retain: Literal["all", "window"] = "all",
         retry: Literal["never", "safe"] = "never",
         key: str | None = None,
+        takes_input: bool = False,
     ) -> Command:
         """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes the
         other arguments.
 
         `queue`: the maximum number of seconds to wait for an agent that is offline. `key` is the Idempotency-Key: two
-        posts with the same key are one command. Every command has a key of its own unless you pass one.
+        posts with the same key are one command. Every command has a key of its own unless you pass one. A signed
+        command has an id in place of a key, and gets input only if `takes_input` says so: the signature covers that.
         """
+        octets = msgspec.json.encode({} if payload is None else payload)
         order: dict[str, object] = {
             "agent": check_agent_id(agent),
             "method": method,
-            "payload": {} if payload is None else payload,
+            "payload": msgspec.Raw(octets),
             "deadline": deadline,
             "lane": lane,
             "on_offline": "fail" if queue is None else {"queue": queue},
@@ -141,11 +149,20 @@ class Client:
             order["retain"] = retain
         if retry != "never":
             order["retry"] = retry
-        headers = {
-            "Accept": NDJSON,
-            "Content-Type": "application/json",
-            "Idempotency-Key": key or secrets.token_hex(16),
-        }
+        headers = {"Accept": NDJSON, "Content-Type": "application/json"}
+        if self._signer is not None:
+            if key is not None:
+                raise InvalidRequest("a signed command has no Idempotency-Key: its id takes that place", field="key")
+            signed = SignedCommand(self._signer, agent, takes_input)
+            valid = deadline + (queue or 0.0)
+
+            async def sign() -> Request:
+                signature = await signed.sign(method, octets, lane, retry, valid)
+                body = {**order, "id": signed.id, "signature": signature}
+                return Request("POST", "/v1/commands", None, headers, msgspec.json.encode(body))
+
+            return Command(self._transport, sign, signed=signed)
+        headers["Idempotency-Key"] = key or secrets.token_hex(16)
         post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
         return Command(self._transport, post)
 

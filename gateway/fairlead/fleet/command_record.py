@@ -36,6 +36,8 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
     """When the request arrived, by the wall clock of the node that accepted it (ns); used only for traces."""
     subject: str = ""
     """Who posted it; "" if a node of an earlier version wrote the record."""
+    signature: bytes = b""
+    """What its caller signed it with, for the agent alone; empty if it is not signed."""
 
 
 class OwnedCommand(msgspec.Struct, frozen=True):
@@ -75,6 +77,7 @@ class NewRecord(msgspec.Struct, frozen=True):
     remembered: int = 0
     """Until when the Idempotency-Key of the request is bound to this command; 0 if it had none."""
     subject: str = ""
+    signature: bytes = b""
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
@@ -98,6 +101,7 @@ class Delivery(msgspec.Struct, frozen=True):
     payload: bytes
     lane: str
     origin: CommandOrigin
+    signature: bytes = b""
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -166,6 +170,7 @@ class CommandRecord(msgspec.Struct, frozen=True):
     truncated: bool
     targets: list[Target]
     subject: str = ""
+    signature: bytes = b""
 
     @property
     def method(self) -> str:

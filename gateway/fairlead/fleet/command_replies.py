@@ -58,6 +58,7 @@ def parse_fence(reply: Reply) -> Delivery | Settled:
     return Delivery(
         kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
         answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
+        about.signature,
     )  # fmt: skip
 
 
@@ -164,7 +165,7 @@ def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:
     return CommandRecord(
         command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
         about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
-        about.subject,
+        about.subject, about.signature,
     )  # fmt: skip
 
 

@@ -67,7 +67,7 @@ class Commands:
         """
         about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
-            record.began, record.subject,
+            record.began, record.subject, record.signature,
         )  # fmt: skip
         reply = self._store.run(
             lua.CREATE_COMMAND,

@@ -39,6 +39,9 @@ class Settings:
     issuer_key: Path | None = None
     audience: str = "fairlead"
     credential_lifetime: float = 3600.0
+    audit_log: Path | None = None
+    audit_fsync: str = "everysec"  # as Redis does it by default
+    audit_size: int = 16 * MIB  # half a second to look through at the start
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
     expected_accept_rate: float = 2_000.0  # each link costs a node some 350 µs, so this is most of one core

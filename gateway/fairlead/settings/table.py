@@ -145,6 +145,19 @@ SETTINGS: Mapping[str, Setting] = {
     "credential_lifetime": number(
         60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
     ),
+    "audit_log": path(
+        "Folder of the audit log, in which decisions about callers are recorded before they take effect; by default "
+        "none is kept"
+    ),
+    "audit_fsync": choice(
+        ("always", "everysec", "no"),
+        "When lines of the audit log are forced to the disk: each before it takes effect, once a second, or when the "
+        "system does it",
+    ),
+    # A file of 64 KiB has some 150 lines; 1 GiB takes a minute to look through at the start.
+    "audit_size": whole_number(
+        64 * KIB, 1024 * MIB, "Size from which on the audit log goes on in a new file, in bytes"
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),

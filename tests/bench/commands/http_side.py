@@ -51,6 +51,9 @@ TOKEN = "token-of-the-benchmark"
 SERVERS = {
     "api": "the platform API, with a dispatch that answers at once",
     "rights": "the same, for a service token whose role asks for labels",
+    "audit-no": "the platform API with an audit log that is never forced to the disk",
+    "audit-everysec": "the same, forced to the disk once a second",
+    "audit-always": "the same, forced to the disk before each command",
     "bare": "an application that only answers, on the same server",
     "uvicorn": "the same application on stock uvicorn",
 }
@@ -114,9 +117,15 @@ class InstantDirectory:
         return AgentRow(agent, "", 1, "", 1, "", 0, 0, 0, False, labels='{"env":"dev","team":"web"}')
 
 
-def api(rights: bool) -> ASGIApp:
+def api(rights: bool, audit: Path | None = None, fsync: str = "no") -> ASGIApp:
     """The API of a node that is not started, so it never asks the Redis of its URL."""
-    node = Node(Settings(node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}"), "redis://127.0.0.1:1")
+    settings = Settings(
+        node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}", audit_log=audit, audit_fsync=fsync
+    )
+    node = Node(settings, "redis://127.0.0.1:1")
+    if node.audit_log is not None:
+        node.audit_log.open()
+        BACKGROUND.add(asyncio.create_task(node.audit_log.run()))
     node.routing.dispatch = node.routing.results = cast("Any", InstantDispatch())
     if rights:
         tokens, directory = cast("ServiceTokens", InstantTokens()), cast("Directory", InstantDirectory())
@@ -146,8 +155,11 @@ async def serve(name: str, port: int) -> None:
         await uvicorn.Server(uvicorn.Config(bare, port=port, http="httptools", lifespan="off", log_config=None)).serve()
         return
     async with TimerWheel() as timer_wheel:
-        app = api(name == "rights") if name in ("api", "rights") else bare
-        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            kind, _, fsync = name.partition("-")
+            audit = Path(folder) if kind == "audit" else None
+            app = bare if name == "bare" else api(name == "rights", audit, fsync)
+            await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
 
 
 async def measure(servers: dict[str, BenchProcess], rounds: int, count: int) -> dict[str, float]:

@@ -101,7 +101,17 @@ def workers(figures: dict[str, Any]) -> str:
         for one in figures["states"]
     ]
     head = [f"{figures['workers']} workers", "links", "fewest", "most", "max/mean", "CPU µs of all workers per link"]
-    return "### Even workers\n\n" + markdown(head, rows)
+    commands = [
+        [f"{one['in_flight']}", f"{one['p50_ms']:.1f}", f"{one['p99_ms']:.1f}", f"{one['workers_us']:,.0f}",
+         f"{one['valkey_us']:,.0f}"]
+        for one in figures["commands"]
+    ]  # fmt: skip
+    return (
+        "### Even workers\n\n"
+        + markdown(head, rows)
+        + "\n\nCommands through the API port of all workers, to agents on any of them:\n\n"
+        + markdown(["in flight", "p50 ms", "p99 ms", "workers CPU µs", "Valkey CPU µs"], commands)
+    )
 
 
 def hold(figures: dict[str, Any]) -> str:

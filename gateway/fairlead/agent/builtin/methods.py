@@ -13,7 +13,7 @@ import ssl as tls
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.agent.agent import Agent
 from fairlead.agent.builtin.confinement import check_confinement
@@ -27,6 +27,9 @@ from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
 from fairlead.agent.builtin.sys_info import system_info
+
+if TYPE_CHECKING:
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -64,6 +67,7 @@ def builtin_agent(
     ssl: tls.SSLContext | None = None,
     proxy: str | None = None,
     journal: str | os.PathLike[str] | None = None,
+    trusted_keys: TrustedKeys | None = None,
     options: Options = Options(),  # noqa: B008  # frozen
     private: Iterable[Path] = (),
 ) -> Agent:
@@ -72,7 +76,9 @@ def builtin_agent(
     `private` are files of the agent's own that the platform must neither read nor write: its token, its configuration.
     Raises ConfigError as Agent does, and when `options` would allow an allow list of `exec` to be bypassed.
     """
-    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
+    agent = Agent(
+        url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal, trusted_keys=trusted_keys
+    )
     own = own_paths(private, journal)
     unwritable = own + (program_paths(options.exec.allow or ()) if options.confined else [])
     check_confinement(options, unwritable)

@@ -34,6 +34,7 @@ class AgentSettings:
     ca_file: Path | None = None
     proxy: str | None = field(default=None, repr=False)  # it may contain a password
     journal: Path | None = None
+    trusted_keys: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
     facts: Mapping[str, str] = field(default_factory=dict)

@@ -134,6 +134,8 @@ SETTINGS: Mapping[str, Setting] = {
                      "Proxy to connect through, by HTTP CONNECT", secret=True),
     "journal": path("Folder that keeps accepted commands and unstored results across restarts",
                     "the path of a folder"),
+    "trusted_keys": path("File of the public keys that sign commands; any other command is refused (needs `journal`)",
+                         "the path of a file"),
     "log_level": choice(("debug", "info", "warning", "error"), "Least severe level that is logged"),
     "log_format": choice(("text", "json"), "Format of the log on stderr"),
     "facts": Setting(_facts, 'a table of text with at most 48 entries; in the environment "env=prod,rack=7"',

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from fairlead.app.api.identifiers import AgentId, CommandId, LabelKey, LabelValue, Method
+from fairlead.app.api.identifiers import AgentId, ChosenId, CommandId, LabelKey, LabelValue, Method, Signature
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
 
@@ -54,6 +54,19 @@ class NewCommand(Struct, forbid_unknown_fields=True):
     retry: Annotated[
         Literal["never", "safe"], Meta(description="`safe` allows a second run if the outcome of the first is unknown.")
     ] = "never"
+    id: Annotated[
+        ChosenId | UnsetType,
+        Meta(
+            description="The id that the signature covers; only beside a signature, and in place of an Idempotency-Key."
+        ),
+    ] = UNSET
+    signature: Annotated[
+        Signature | UnsetType,
+        Meta(
+            description="What the agent verifies, in base64; the gateway passes it on unread. docs/protocol.md "
+            "describes it."
+        ),
+    ] = UNSET
 
 
 class AcceptedCommand(Struct):

@@ -14,6 +14,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
 from fairlead.app.api.link_document import last_close, link_members, seconds
@@ -56,7 +57,8 @@ _decode_map = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class AgentRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._directory = node.directory
         self._registration = node.routing.registration
         self._data_check = node.data_check
@@ -112,6 +114,8 @@ class AgentRoutes:
         await (
             self._data_check.check_index()
         )  # after the rows, so that none of them was read after a data loss that this node has not noticed yet
+        self._auditor.note(request, selector=request.query_params.get("selector", ""))
+        await self._auditor.allow(request, len(found))
         page = schemas.AgentPage(cast("list[schemas.Agent]", found), position.cursor, undecided)
         return Response(_encode(page), media_type="application/json")
 
@@ -132,6 +136,7 @@ class AgentRoutes:
 
     async def get(self, request: Request) -> Response:
         row = await self._row(request, Verb.VIEW)
+        await self._auditor.allow(request)
         # Both tell what others run on the agent, and a failure may quote what came of it.
         sees_commands = self._authorizer.allows_on_row(caller(request), Verb.RESULTS, row)
         open_commands = await self._directory.open_commands(row.agent) if sees_commands else []
@@ -151,6 +156,8 @@ class AgentRoutes:
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
         if not subject.administrator:
             self._authorizer.require_labelled(subject, await self._row(request, Verb.LABEL), changes)
+        self._auditor.note(request, detail=_encode(changes).decode())
+        await self._auditor.allow(request)
         labels = await self._directory.label(agent, changes)
         self._authorizer.forget_labels(agent)
         if labels is None:
@@ -162,6 +169,7 @@ class AgentRoutes:
     async def link(self, request: Request) -> Response:
         """The state of the agent's link, as measured by the node that holds it."""
         row = await self._row(request, Verb.VIEW)
+        await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
@@ -188,17 +196,20 @@ class AgentRoutes:
             if subject.administrator
             or (one.row is not None and self._authorizer.allows_on_row(subject, Verb.VIEW, one.row))
         ]
+        await self._auditor.allow(request, len(sessions))
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
         """Delete an agent that has no link, with everything that is stored about it."""
         row = await self._row(request, Verb.DELETE)
+        await self._auditor.allow(request)
         commands, events = await self._removal.delete(row)
         return Response(_encode(schemas.DeletedAgent(row.agent, commands, events)), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
         """Close the agent's link; the agent connects again."""
         row = await self._row(request, Verb.DISCONNECT)
+        await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)

@@ -6,13 +6,16 @@ They check bodies and parameters and call `routing`. Every error names the field
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
@@ -46,7 +49,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CommandRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._dispatch = node.routing.dispatch
         self._inputs = node.routing.inputs
         self._results = node.routing.results
@@ -61,7 +65,11 @@ class CommandRoutes:
         opens = opening(request) if form is not None else 0.0
         subject = caller(request)
         order = await _order(raw, request, subject)
+        if self._auditor.on:
+            self._auditor.note(request, order.payload, method=order.method, agent=order.agent)
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
+        if self._auditor.on:
+            await self._auditor.allow(request)
         accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
         self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
         head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
@@ -81,12 +89,14 @@ class CommandRoutes:
         found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
         owner = OwnedCommand(found.subject, found.method, found.agent)
         await self._authorizer.require_owned(caller(request), Verb.RESULTS, owner)
+        await self._auditor.allow(request)
         return Response(_encode(describe(found)), media_type="application/json")
 
     async def results(self, request: Request) -> ASGIApp:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
         command, subject = check_command_id(request.path_params["command"]), caller(request)
         await self._authorizer.require_command(subject, Verb.RESULTS, command)
+        await self._auditor.allow(request)
         offset = whole_number(request, "from", 0, 1 << 53)
         last = find_header(request, b"last-event-id")
         if last is not None:
@@ -105,6 +115,7 @@ class CommandRoutes:
         nothing."""
         command = check_command_id(request.path_params["command"])
         await self._authorizer.require_command(caller(request), Verb.CANCEL, command)
+        await self._auditor.allow(request)
         state = await self._dispatch.cancel(command)
         return Response(_encode(schemas.CancelledCommand(command, state)), 202, media_type="application/json")
 
@@ -114,6 +125,8 @@ class CommandRoutes:
         n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
         await self._authorizer.require_command(caller(request), Verb.INPUT, command)
         payload = await read_body(request, CHUNK_LIMIT)
+        self._auditor.note(request, payload, detail=f"n={n}")
+        await self._auditor.allow(request)
         if payload or not end:
             await self._inputs.add(command, n, payload, False)
             n += 1
@@ -132,6 +145,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         raise InvalidRequest(
             f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
         )
+    command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
     body_digest = ""
@@ -154,7 +168,25 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         key_digest=hashlib.sha256(_key_of(subject, key).encode()).hexdigest() if key else "",
         body_digest=body_digest,
         subject=subject.identity,
+        id=command,
+        signature=signature,
     )
+
+
+def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
+    """The id and the signature of a signed command; both are empty for any other."""
+    if body.id is UNSET and body.signature is UNSET:
+        return "", b""
+    if body.id is UNSET or body.signature is UNSET:
+        missing = "id" if body.id is UNSET else "signature"
+        raise InvalidRequest(
+            "a signed command has an id and a signature: expected both, or none of them", field=missing
+        )
+    if key:
+        raise InvalidRequest(
+            "a signed command is recognised by its id: expected no Idempotency-Key beside it", field="Idempotency-Key"
+        )
+    return body.id, base64.b64decode(body.signature)
 
 
 def _key_of(subject: Subject, key: str) -> str:

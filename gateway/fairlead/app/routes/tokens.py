@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import access_schemas
 from fairlead.app.api.problems import NotFound
@@ -29,7 +30,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TokenRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._tokens = node.service_tokens
         self._authorizer = node.authorizer
         self._membership = node.membership
@@ -37,6 +39,7 @@ class TokenRoutes:
     async def list(self, request: Request) -> Response:
         stored = await self._tokens.read()
         tokens = sorted(stored.tokens.values(), key=lambda token: (token.name, token.created, token.id))
+        await self._auditor.allow(request, len(tokens))
         shown = [self._describe(token, stored.used.get(token.id, 0)) for token in tokens]
         return Response(_encode(access_schemas.ServiceTokenList(shown)), media_type="application/json")
 
@@ -48,7 +51,10 @@ class TokenRoutes:
         expires = now + int(body.lifetime * 1000)
         roles = None if body.roles is None else tuple(sorted(set(body.roles)))
         token = ServiceToken(id, body.name, digest, now, expires, creator.identity, roles)
+        limit = "" if roles is None else f" limited to {','.join(roles)}"
+        self._auditor.note(request, detail=f"{token.name} ({token.id}){limit}")
         self._check_roles(token, creator)
+        await self._auditor.allow(request)
         if not await self._tokens.add(token, secrets.token_hex(8), now):
             raise Unavailable(f"there are {TOKENS_LIMIT} service tokens, the maximum: revoke those that are not needed")
         await self._refresh()
@@ -58,6 +64,7 @@ class TokenRoutes:
 
     async def revoke(self, request: Request) -> Response:
         id = request.path_params["token"]
+        await self._auditor.allow(request)
         if not await self._tokens.remove(id, secrets.token_hex(8)):
             raise NotFound(f"there is no service token {id[:64]!r}: it was revoked before, or never created")
         await self._refresh()

@@ -20,6 +20,7 @@ from fairlead.cli.link_options import DEFAULT_LINKS, agent_token, host_of
 if TYPE_CHECKING:
     from fairlead.agent import Agent
     from fairlead.agent.settings import AgentSettings
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
@@ -51,6 +52,12 @@ def _options(command: F) -> F:
                 type=FILE,
                 metavar="FOLDER",
                 help="Folder, for this agent only, in which accepted commands and unsent results survive a crash.",
+            ),
+            click.option(
+                "--trusted-keys",
+                type=FILE,
+                metavar="FILE",
+                help="Public keys; only commands that one of them has signed are run. Needs --journal.",
             ),
             click.option(
                 "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="Fact about the agent; repeatable."
@@ -164,6 +171,15 @@ def _agent(loaded: AgentSettings) -> Agent:
         ssl=context,
         proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
         journal=loaded.journal,
+        trusted_keys=_trusted_keys(loaded.trusted_keys),
         options=loaded.options,
-        private=[path for path in (loaded.token_file, loaded.file) if path is not None],
+        private=[path for path in (loaded.token_file, loaded.trusted_keys, loaded.file) if path is not None],
     )
+
+
+def _trusted_keys(path: Path | None) -> TrustedKeys | None:
+    if path is None:
+        return None
+    from fairlead.agent.verification.trusted_keys import load_trusted_keys
+
+    return load_trusted_keys(path)

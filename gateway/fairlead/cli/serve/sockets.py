@@ -2,9 +2,10 @@
 
 Called by `serve` and `workers`. A port in use is the error that everyone meets first: it becomes a ConfigError before
 Redis is asked or a process is forked. The sockets do not listen yet, because a listening socket accepts connections:
-the servers call listen() once they can answer. Workers share the API port with SO_REUSEPORT: the kernel spreads
-connections over all sockets *that listen*. So the supervisor can hold a socket that is only bound, which reserves the
-port while no worker uses it.
+the servers call listen() once they can answer. The link port's sockets are inherited by all workers, which accept from
+them in turn (`carrier.accept`). Workers share the API port with SO_REUSEPORT: the kernel spreads connections over all
+sockets *that listen*. So the supervisor can hold a socket that is only bound, which reserves the port while no worker
+uses it.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from fairlead.cli.terminal import stdio
 from fairlead.cli.terminal.cancellation import cancel_command
 from fairlead.cli.terminal.results import Printer, notify, results_hint
 from fairlead.client import Command, End
-from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
 END_TIMEOUT = 10.0
@@ -88,7 +87,7 @@ async def _feed(command: Command, feed: Feed) -> None:
 
 async def pipe_stdin(command: Command, prefix: bytes = b"") -> None:
     """Send our stdin to the remote program, with `prefix` before each chunk, until its end of file."""
-    while data := await stdio.read(0, CHUNK - len(prefix)):
+    while data := await stdio.read(0, command.input_limit - len(prefix)):
         await command.input(prefix + data)
     await command.input(b"", end=True)
 

@@ -26,6 +26,9 @@ class CommandRequest(msgspec.Struct, frozen=True):
     body_digest: str
     subject: str = ""
     """Who posted it."""
+    id: str = ""
+    """The id that the caller has chosen and signed; "" if the gateway chooses it."""
+    signature: bytes = b""
 
 
 class DispatchedCommand(msgspec.Struct, frozen=True):

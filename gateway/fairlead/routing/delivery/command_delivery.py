@@ -135,7 +135,7 @@ class CommandDelivery:
                 Cmd(
                     id=command, method=found.origin.method, payload=found.payload, deadline=found.left,
                     lane=found.lane, credit=session.window, attempt=found.attempt,  # type: ignore[arg-type]
-                    traceparent=traceparent, retry=found.retry,  # type: ignore[arg-type]
+                    traceparent=traceparent, sig=found.signature, retry=found.retry,  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
         self.resume(session, command, found.cancelled, found.has_input)
