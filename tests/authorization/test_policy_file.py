@@ -105,6 +105,14 @@ def test_bytes_that_are_no_text_are_refused() -> None:
         parse_policy(b"roles: \xff", "r")
 
 
+@pytest.mark.parametrize("bracket", ["[", "{", "? ", "- "])
+def test_a_million_brackets_cost_no_more_than_the_first(bracket: str) -> None:
+    """Without a limit of the depth, each of them costs the time of a thousand: hours for such a file."""
+    text = bracket * (SIZE_LIMIT // len(bracket))
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        parse_policy(text.encode(), "r")
+
+
 def test_the_example_of_the_documentation_is_valid() -> None:
     page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
     example = page.partition("```yaml\n")[2].partition("```")[0]

@@ -76,6 +76,12 @@ class Authorizer:
         if not self.policy.may_ever(subject, verbs):
             self._forbid(self.policy.denial(subject, Access(next(iter(verbs), Verb.VIEW))), subject)
 
+    def require_still(self, subject: Subject, verbs: Collection[Verb]) -> None:
+        """Check once more what was checked when the request began: a body may take half a minute to arrive, and
+        meanwhile the token may have been revoked or the roles changed."""
+        self.tokens.check(subject)
+        self.require_verb(subject, verbs)
+
     async def decide(self, subject: Subject, access: Access, agent: str) -> Decision:
         decided = self.policy.decide_by_id(subject, access, agent)
         return decided or self.policy.decide(subject, access, await self._traits.find(agent))
@@ -133,7 +139,8 @@ class Authorizer:
             run = Access(Verb.RUN, owner.method)
             if (await self.decide(subject, run, owner.agent)).allowed:
                 return
-        await self.require(subject, Access(verb), owner.agent)
+        if not (await self.decide(subject, Access(verb), owner.agent)).allowed:
+            self._forbid(self.policy.denial(subject, Access(verb), of_command=True), subject)
 
     def remember_command(self, subject: Subject, command: str, method: str, agent: str) -> None:
         if not subject.administrator:

@@ -155,16 +155,17 @@ class Policy:
                 asks_labels = True
         return None if asks_labels else Decision(False, self.denial(subject, access, agent))
 
-    def denial(self, subject: Subject, access: Access, agent: str = "") -> str:
-        """Which rule is missing, in words. It says nothing about the agent but the id that the caller gave."""
+    def denial(self, subject: Subject, access: Access, agent: str = "", *, of_command: bool = False) -> str:
+        """Which rule is missing, in words. It says nothing about the agent but the id that the caller gave: for a
+        command, whose agent the caller may not know, it gives none."""
         roles = self.roles_of(subject)
-        where = f" on agent {agent!r}" if agent else ""
+        where = f" on agent {agent!r}" if agent else " on the agent of this command" if of_command else ""
         if not roles:
             return (
                 f"{subject.identity} may not use {access}{where}: it has no role (an administrator binds one in the "
                 "file of roles)"
             )
-        missing = f"a rule with {access}" + (" for this agent" if agent else "")
+        missing = f"a rule with {access}" + (" for this agent" if where else "")
         return (
             f"{subject.identity} may not use {access}{where}: expected {missing} in one of its roles, "
             f"{', '.join(roles)} (an administrator changes them in the file of roles)"

@@ -26,7 +26,9 @@ from fairlead.authorization.policy import AGENT_VERBS, EVERY, GATEWAY_VERBS, Pol
 from fairlead.errors import ConfigError, InvalidRequest
 
 SIZE_LIMIT: Final = 1 << 20
-"""Bytes of a file: some ten thousand rules, which take a second to read."""
+"""Bytes of a file: some ten thousand rules, which take three seconds of CPU time to read."""
+DEPTH_LIMIT: Final = 16
+"""Lists and mappings within one another; a valid file has five."""
 ROLES_LIMIT: Final = 1_000
 RULES_LIMIT: Final = 100
 ENTRIES_LIMIT: Final = 1_000
@@ -49,8 +51,7 @@ def parse_policy(raw: bytes, source: str) -> Policy:
         )
     try:
         text = raw.decode()
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise ConfigError(f"{source}: YAML aliases are not read: expected plain values (write `*` in quotes)")
+        _check_events(text, source)
         root = yaml.compose(text, yaml.SafeLoader)
     except UnicodeDecodeError as e:
         raise ConfigError(f"{source}: byte {e.start} is not UTF-8: expected YAML in UTF-8") from e
@@ -60,8 +61,6 @@ def parse_policy(raw: bytes, source: str) -> Policy:
             f"{source}{line}: invalid YAML, {e.problem or e.context}: expected `roles` and `bindings` (write `*` in "
             "quotes)"
         ) from e
-    except RecursionError as e:
-        raise ConfigError(f"{source}: invalid YAML: nested too deeply: expected `roles` and `bindings`") from e
     except yaml.YAMLError as e:
         raise ConfigError(f"{source}: invalid YAML: {e}: expected printable text") from e
     reader = _Reader(source)
@@ -71,6 +70,21 @@ def parse_policy(raw: bytes, source: str) -> Policy:
         more = len(reader.errors) - len(shown)
         raise ConfigError("\n".join([*shown, *([f"{source}: {more} further errors"] if more else [])]))
     return policy
+
+
+def _check_events(text: str, source: str) -> None:
+    """Raises ConfigError for aliases, and for nesting that no valid file has: each bracket that is open costs time for
+    every one that follows."""
+    depth = 0
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{source}: YAML aliases are not read: expected plain values (write `*` in quotes)")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > DEPTH_LIMIT:
+                raise ConfigError(f"{source}: invalid YAML: nested too deeply: expected `roles` and `bindings`")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 class _Reader:

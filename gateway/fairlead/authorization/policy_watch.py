@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -71,13 +73,21 @@ class PolicyWatch:
             found = self._path.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+        # The time of the last change of the inode tells two files apart of which a deployment has set the same mtime.
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def _read(path: Path) -> Policy:
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=_open) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ConfigError(f"{path} is no regular file: expected a YAML file of roles")
             raw = file.read(SIZE_LIMIT + 1)
     except OSError as e:
         raise ConfigError(f"{path} cannot be read ({e.strerror or e}): check the path and its permissions") from e
     return parse_policy(raw, str(path))
+
+
+def _open(path: str, flags: int) -> int:
+    """A pipe without a writer would block for ever, and with it every later look at the file."""
+    return os.open(path, flags | os.O_NONBLOCK)

@@ -17,6 +17,7 @@ from fairlead.fleet.tokens.service_tokens import ServiceToken
 
 ID_BYTES: Final = 6
 SECRET_BYTES: Final = 32
+_ID = re.compile(r"[0-9a-f]{12}")
 _TEXT = re.compile(rb"fl_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 
@@ -35,6 +36,11 @@ def split_token(text: bytes) -> tuple[str, bytes] | None:
     """The id and the secret of a token; None if the text is none."""
     found = _TEXT.fullmatch(text)
     return None if found is None else (found[1].decode(), found[2])
+
+
+def is_token_id(text: str) -> bool:
+    """Whether the text has the form of an id, which is no secret."""
+    return _ID.fullmatch(text) is not None
 
 
 def has_secret(token: ServiceToken, secret: bytes) -> bool:

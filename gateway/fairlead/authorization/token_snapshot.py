@@ -15,7 +15,7 @@ from typing import Final
 
 from fairlead.authorization.service_token import has_secret, split_token, subject_of
 from fairlead.authorization.subject import Subject
-from fairlead.errors import BusUnavailable, Unauthorized
+from fairlead.errors import BusUnavailable, FairleadError, Unauthorized
 from fairlead.fleet.tokens.service_tokens import ServiceToken, ServiceTokens
 
 logger = logging.getLogger(__name__)
@@ -82,6 +82,9 @@ class TokenSnapshot:
                 await self.refresh()
             except BusUnavailable as e:
                 logger.debug("the service tokens cannot be read: %s", e.message)
+            except FairleadError as e:
+                # Somebody else wrote to the key: the tokens are refused until it is removed, and the loop has to go on.
+                logger.error("the service tokens in Redis cannot be read, so all are refused: %s", e.message)
             await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.0))
 
     async def refresh(self) -> None:

@@ -67,6 +67,11 @@ class LimitReached:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class LabelsChanged:
+    """The agent has other labels than those that the caller has checked, so nothing was changed."""
+
+
 def parse_claim(reply: Reply) -> Claimed | Overtaken:
     answer = items(reply)
     if text(answer[0]) != "ok":
@@ -120,13 +125,15 @@ def parse_dispatch(agent: str, reply: Reply) -> AgentRow | LimitReached | None:
     return None
 
 
-def parse_labels(reply: Reply) -> dict[str, str] | LimitReached | None:
+def parse_labels(reply: Reply) -> dict[str, str] | LimitReached | LabelsChanged | None:
     answer = items(reply)
     match text(answer[0]):
         case "ok":
             return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
         case "full":
             return LimitReached(integer(answer[1]))
+        case "changed":
+            return LabelsChanged()
     return None
 
 

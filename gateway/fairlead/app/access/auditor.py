@@ -16,6 +16,7 @@ from fairlead.app.access.caller import caller
 from fairlead.app.api.headers import find_header
 from fairlead.audit.log_writer import AuditLogWriter
 from fairlead.audit.records import AuditEvent
+from fairlead.authorization.service_token import is_token_id
 from fairlead.errors import PermissionDenied
 
 OPERATION: Final = "fairlead.operation"
@@ -57,7 +58,8 @@ def _event(request: Request, outcome: str, reason: str, count: int | None) -> Au
     noted: dict[str, Any] = {**scope.get("path_params", {}), **scope.get(_NOTED, {})}
     token = noted.pop("token", "")
     if token:
-        noted.setdefault("detail", token[:DETAIL_LIMIT])
+        # Callers write a whole token in place of its id, and no secret may get into the log.
+        noted.setdefault("detail", token if is_token_id(token) else "not the id of a token")
     for name in ("agent", "command"):
         if name in noted:
             noted[name] = noted[name][:128]

@@ -61,11 +61,14 @@ class BearerToken:
 
 
 def bearer_credential(headers: Iterable[tuple[bytes, bytes]], holder: str) -> tuple[bytes, bytes]:
-    """The scheme and the credential of the header Authorization. Raises Unauthorized if there is none."""
-    given = next((value for name, value in headers if name == b"authorization"), None)
-    if given is None:
+    """The scheme and the credential of the header Authorization. Raises Unauthorized unless there is exactly one: of
+    two, a proxy may have checked the other."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if not given:
         raise Unauthorized(f"missing credential: send `Authorization: Bearer <{holder} token>`")
-    scheme, _, credential = given.partition(b" ")
+    if len(given) > 1:
+        raise Unauthorized(f"{len(given)} headers Authorization: expected one, with the {holder} token")
+    scheme, _, credential = given[0].partition(b" ")
     return scheme.capitalize(), credential.strip()
 
 

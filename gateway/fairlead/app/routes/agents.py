@@ -26,7 +26,7 @@ from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.authorization.policy import Access, Verb
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
-from fairlead.fleet.directory_replies import LimitReached
+from fairlead.fleet.directory_replies import LabelsChanged, LimitReached
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow
 from fairlead.node import Node
@@ -154,14 +154,22 @@ class AgentRoutes:
         """Set or remove labels; the answer has all labels of the agent."""
         agent, subject = check_agent_id(request.path_params["agent"]), caller(request)
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
+        self._authorizer.require_still(subject, (Verb.LABEL,))
+        checked = None
         if not subject.administrator:
-            self._authorizer.require_labelled(subject, await self._row(request, Verb.LABEL), changes)
+            row = await self._row(request, Verb.LABEL)
+            self._authorizer.require_labelled(subject, row, changes)
+            checked = row.labels
         self._auditor.note(request, detail=_encode(changes).decode())
         await self._auditor.allow(request)
-        labels = await self._directory.label(agent, changes)
+        labels = await self._directory.label(agent, changes, checked)
         self._authorizer.forget_labels(agent)
         if labels is None:
             raise self._unknown(agent)
+        if isinstance(labels, LabelsChanged):
+            raise Unavailable(
+                f"the labels of agent {agent!r} were changed by another request, and nothing by this one: try again"
+            )
         if isinstance(labels, LimitReached):
             raise InvalidRequest(f"{labels.count} labels exceed the maximum of {LABEL_LIMIT}", field="labels")
         return Response(_encode(schemas.Labels(dict(labels))), media_type="application/json")

@@ -67,6 +67,7 @@ class CommandRoutes:
         opens = opening(request) if form is not None else 0.0
         subject = caller(request)
         order = await _order(raw, request, subject)
+        self._authorizer.require_still(subject, (Verb.RUN,))
         if self._auditor.on:
             self._auditor.note(request, order.payload, method=order.method, agent=order.agent)
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
@@ -126,8 +127,11 @@ class CommandRoutes:
         """Add chunk `n` of the input, and the end of the input if `end` is set."""
         command = check_command_id(request.path_params["command"])
         n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
-        await self._authorizer.require_command(caller(request), Verb.INPUT, command)
+        subject = caller(request)
+        await self._authorizer.require_command(subject, Verb.INPUT, command)
         payload = await read_body(request, CHUNK_LIMIT)
+        self._authorizer.require_still(subject, (Verb.RUN, Verb.INPUT))
+        await self._authorizer.require_command(subject, Verb.INPUT, command)
         self._auditor.note(request, payload, detail=f"n={n}")
         await self._auditor.allow(request)
         if payload or not end:

@@ -17,7 +17,8 @@ from fairlead.app.api import access_schemas
 from fairlead.app.api.problems import NotFound
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
-from fairlead.authorization.service_token import ID_BYTES, SECRET_BYTES, new_token, subject_of
+from fairlead.authorization.policy import Verb
+from fairlead.authorization.service_token import ID_BYTES, SECRET_BYTES, is_token_id, new_token, subject_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import BusUnavailable, InvalidRequest, PermissionDenied, Unavailable
 from fairlead.fleet.tokens.service_tokens import TOKENS_LIMIT, ServiceToken
@@ -46,10 +47,11 @@ class TokenRoutes:
     async def create(self, request: Request) -> Response:
         body = decoded(_new_token, await read_body(request, BODY_LIMIT))
         creator = caller(request)
+        self._authorizer.require_still(creator, (Verb.TOKENS,))
         id, digest, text = new_token(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
         now = self._membership.now()
         expires = now + int(body.lifetime * 1000)
-        roles = None if body.roles is None else tuple(sorted(set(body.roles)))
+        roles = self._limit_of(body, creator)
         token = ServiceToken(id, body.name, digest, now, expires, creator.identity, roles)
         limit = "" if roles is None else f" limited to {','.join(roles)}"
         self._auditor.note(request, detail=f"{token.name} ({token.id}){limit}")
@@ -64,9 +66,14 @@ class TokenRoutes:
 
     async def revoke(self, request: Request) -> Response:
         id = request.path_params["token"]
+        if not is_token_id(id):  # what it is instead may be a whole token, so it is not repeated
+            raise InvalidRequest(
+                "invalid id of a service token: expected 12 digits of 0-9 a-f, which stand after `fl_` in the token",
+                field="token",
+            )
         await self._auditor.allow(request)
         if not await self._tokens.remove(id, secrets.token_hex(8)):
-            raise NotFound(f"there is no service token {id[:64]!r}: it was revoked before, or never created")
+            raise NotFound(f"there is no service token {id!r}: it was revoked before, or never created")
         await self._refresh()
         return Response(status_code=204)
 
@@ -76,6 +83,15 @@ class TokenRoutes:
             await self._authorizer.tokens.refresh()
         except BusUnavailable:
             pass  # the change is made; this node reads it in its next attempt
+
+    def _limit_of(self, body: access_schemas.NewServiceToken, creator: Subject) -> tuple[str, ...] | None:
+        """The roles to which a new token is limited. One that no administrator creates is limited to the roles of its
+        name now: otherwise it would get those that are bound to the name later, which its creator may not have."""
+        if body.roles is not None:
+            return tuple(sorted(set(body.roles)))
+        if creator.administrator:
+            return None
+        return tuple(sorted(self._authorizer.policy.token_roles.get(body.name, frozenset())))
 
     def _check_roles(self, token: ServiceToken, creator: Subject) -> None:
         """Raises InvalidRequest if the token would have no role, or is limited to one that is not bound to its name,

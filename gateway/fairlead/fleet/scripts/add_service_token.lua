@@ -7,7 +7,7 @@ local known = {}
 for i = 1, #all, 2 do
   if string.sub(all[i], 1, 6) == 'token:' then
     local fine, token = pcall(cjson.decode, all[i + 1])
-    if fine and (tonumber(token.expires) or 0) + 604800000 < now then
+    if fine and type(token) == 'table' and (tonumber(token.expires) or 0) + 604800000 < now then
       redis.call('HDEL', KEYS[1], all[i])
     else
       known[string.sub(all[i], 7)] = true

@@ -11,14 +11,17 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Reply, integer, table, text
+from fairlead.store.reply import Reply, integer, octets, table
+from fairlead.text import plain
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,11 @@ TOKENS_LIMIT = 1_000
 """Tokens of a fleet, at some 300 bytes each."""
 TOKEN_BYTES = 300
 
+LAST_TIME = 253_402_300_799_999
+"""The last moment of the year 9999 in ms: no later one can be shown."""
+
 _encode = msgspec.json.Encoder().encode
+Time = Annotated[int, Meta(ge=0, le=LAST_TIME)]
 
 
 class ServiceToken(msgspec.Struct, frozen=True):
@@ -35,14 +42,15 @@ class ServiceToken(msgspec.Struct, frozen=True):
 
     id: str
     name: str
-    digest: str
-    created: int
-    expires: int
+    digest: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    created: Time
+    expires: Time
     created_by: str
     roles: tuple[str, ...] | None = None
 
 
 _decode = msgspec.json.Decoder(ServiceToken).decode
+_decode_time = msgspec.json.Decoder(Time).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class ServiceTokens:
     def revision(self) -> Answer[str]:
         """What changes whenever a token is added or removed; "" if there never was one."""
         reply = self._store.submit("HGET", schema.SERVICE_TOKENS, "revision", priority=Priority.CONTROL)
-        return Answer(reply, lambda reply: "" if reply is None else text(reply))
+        return Answer(reply, lambda reply: "" if reply is None else octets(reply).decode(errors="replace"))
 
     def read(self) -> Answer[StoredTokens]:
         expected = TOKENS_LIMIT * TOKEN_BYTES
@@ -90,14 +98,17 @@ def _parse(reply: Reply) -> StoredTokens:
     used: dict[str, int] = {}
     revision = ""
     for field, value in table(reply).items():
-        kind, _, id = field.decode().partition(":")
-        if kind == "revision":
-            revision = value.decode()
-        elif kind == "used":
-            used[id] = integer(value)
-        else:
-            try:
-                tokens[id] = _decode(value)
-            except msgspec.MsgspecError as e:
-                logger.warning("the service token %s in Redis is not valid, so it is refused: %s", id[:64], e)
+        kind, _, id = field.decode(errors="replace").partition(":")
+        try:
+            if kind == "revision":
+                revision = value.decode(errors="replace")
+            elif kind == "used":
+                used[id] = _decode_time(value)
+            else:
+                token = _decode(value)
+                if token.id != id:
+                    raise msgspec.ValidationError(f"it has the id {token.id[:64]!r}")
+                tokens[id] = token
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+            logger.warning("the service token %s in Redis is not valid, so it is refused: %s", plain(id[:64]), e)
     return StoredTokens(revision, tokens, used)

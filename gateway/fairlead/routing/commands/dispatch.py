@@ -118,14 +118,18 @@ class Dispatcher:
         return first, None  # it was refused, or its node died before it wrote the record
 
     async def _posted_before(self, request: CommandRequest) -> DispatchedCommand | None:
-        """What has become of the signed command `request` if it was posted before, otherwise None. Its id is its key:
-        the signature covers all of it, so an equal signature is the same command."""
+        """What has become of the signed command `request` if it was posted before, otherwise None. Its id is its
+        key."""
         record, remembered = self._records.look_up(request.id), self._records.outcome(request.id)
         found, outcome = await record, await remembered
         if found is not None:
-            if found.signature != request.signature or found.subject != request.subject:
+            # The gateway cannot verify the signature, so an equal one proves neither the agent nor the method.
+            if (found.signature, found.subject, found.agent, found.method) != (
+                request.signature, request.subject, request.agent, request.method,
+            ):  # fmt: skip
                 raise IdempotencyConflict(
-                    f"command {request.id} was posted with another signature: sign a new command under a new id",
+                    f"command {request.id} was posted with another signature, agent or method: sign a new command "
+                    "under a new id",
                     id=request.id,
                 )
             return DispatchedCommand(request.id, found.targets[0].state, "", "", replayed=True)
