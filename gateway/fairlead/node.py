@@ -26,6 +26,7 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
+from fairlead.routing.agents.issuer_key import load_enrolment
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.key_types import KeyTypes
@@ -79,6 +80,7 @@ class Node:
             settings.roles, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
+        self.enrolment = load_enrolment(settings, self._store, membership.now)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing

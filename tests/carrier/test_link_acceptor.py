@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -53,12 +54,12 @@ class Site:
         )
         self.options = {"epoll": True, "direct": DirectEndpoint(b"/link", self._take)}
 
-    def _take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None] | LinkRefusal | None:
+    def _take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         self.scopes.append(scope)
         if not self.takes:
             return self.refusal
         self.direct.append(RecordingListener(echo=True))
-        return self.direct[-1], next(iter(scope["subprotocols"]), None)
+        return self.direct[-1], next(iter(scope["subprotocols"]), None), ()
 
     async def _enter(self, websocket: WebSocket) -> None:
         self.attached.append(RecordingListener(echo=True))

@@ -15,6 +15,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from fairlead.app.access.agent_credentials import AgentCredentials, Presented
 from fairlead.app.access.auditor import OPERATION, Auditor
 from fairlead.app.access.caller import SUBJECT
 from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
@@ -27,6 +28,7 @@ from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access import AccessRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
+from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
 from fairlead.app.routes.tokens import TokenRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
@@ -42,11 +44,23 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    return LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
+    shared = BearerToken(token, "agent")
+    if node.enrolment is None:
+        return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
+    own = AgentCredentials(shared, node.enrolment.verifier, node.membership.now)
+    return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
 
 
-def link_app(endpoint: LinkEndpoint) -> ASGIApp:
-    """The application on the link port, which serves `/v1/link` and nothing else.
+def enrolment_routes(node: Node, failures: CredentialFailures) -> EnrolmentRoutes | None:
+    """What enrols agents on the link port; None if this node has no issuer's key."""
+    if node.enrolment is None:
+        return None
+    hosts = _hosts(node, node.settings.agent_token == DEVELOPMENT_AGENT_TOKEN)
+    return EnrolmentRoutes(node.enrolment, hosts, failures)
+
+
+def link_app(endpoint: LinkEndpoint, enrolments: EnrolmentRoutes | None = None) -> ASGIApp:
+    """The application on the link port, which serves `/v1/link` and, if agents enrol here, the paths of `enrolments`.
 
     It needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
@@ -70,6 +84,8 @@ def link_app(endpoint: LinkEndpoint) -> ASGIApp:
             await endpoint.enter(WebSocket(scope, receive, send))
         elif scope["type"] == "http" and scope["path"] == LINK_PATH:
             await no_upgrade(scope, receive, send)
+        elif enrolments is not None and scope["type"] == "http" and scope["path"] in (ENROLMENTS_PATH, RENEWALS_PATH):
+            await enrolments(scope, receive, send)
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(wrong_path)
         else:

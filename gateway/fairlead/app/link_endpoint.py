@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,13 +23,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
 from fairlead.app.access.accept_rate import AcceptRate
+from fairlead.app.access.agent_credentials import Presented
 from fairlead.app.access.guard import WAITING, AccessGuard, client_key
 from fairlead.app.access.penalties import Penalties
 from fairlead.app.api.problems import problem
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.link_acceptor import LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
+from fairlead.identity.link_challenge import LinkChallenge
+from fairlead.identity.proof import NONCE_BYTES, NONCE_HEADER
 from fairlead.node import Node
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
@@ -37,7 +42,7 @@ from fairlead.wire.retry import retry_after
 
 
 class LinkEndpoint:
-    def __init__(self, node: Node, guard: AccessGuard[None]) -> None:
+    def __init__(self, node: Node, guard: AccessGuard[Presented]) -> None:
         self._node = node
         self._guard = guard
         settings = node.settings
@@ -52,7 +57,7 @@ class LinkEndpoint:
         """Handle one upgrade request: refuse it, or attach the connection to a new session."""
         entered = wall_ns()
         try:
-            await self._guard.admit(websocket.scope)
+            presented = await self._guard.admit(websocket.scope)
         except FairleadError as e:
             self._reject("host" if isinstance(e, Forbidden) else "token")
             await websocket.send_denial_response(problem(e))
@@ -63,22 +68,26 @@ class LinkEndpoint:
                 await self._hold_back(client_key(websocket.scope))
             await websocket.send_denial_response(refusal)
             return
-        session, subprotocol = self._accept(websocket.scope, entered)
-        await attach(websocket, session, subprotocol, context=self._node.connection_context)
+        session, subprotocol, headers = self._accept(websocket.scope, entered, presented)
+        await attach(websocket, session, subprotocol, headers, context=self._node.connection_context)
 
-    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | LinkRefusal | None:
-        """Return a new session and its subprotocol, or the refusal of a busy node, or None if `enter` is to refuse the
-        request. `scope` has its headers, subprotocols and client.
+    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str, Headers] | LinkRefusal | None:
+        """Return a new session, its subprotocol and headers for the answer; or the refusal of a busy node, or None if
+        `enter` is to refuse the request. `scope` has its headers, subprotocols and client.
         """
         entered = wall_ns()
-        if not self._guard.passes(scope) or not self._offers_codec(scope):
+        if not self._offers_codec(scope):
+            return None
+        try:
+            presented = self._guard.examine(scope)
+        except FairleadError:
             return None
         # The accept rate comes last, because what it grants is a link.
         obstacle = self._obstacle(scope)
         if obstacle == "busy":
             answer = self._refuse_busy()
             return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
-        return self._accept(scope, entered) if obstacle is None else None
+        return self._accept(scope, entered, presented) if obstacle is None else None
 
     def available(self) -> bool:
         """Whether this node accepts links now, from a client that is within its share."""
@@ -97,12 +106,16 @@ class LinkEndpoint:
             finally:
                 self._waiting -= 1
 
-    def _accept(self, scope: Mapping[str, Any], entered: int) -> tuple[Session, str]:
+    def _accept(self, scope: Mapping[str, Any], entered: int, presented: Presented) -> tuple[Session, str, Headers]:
         subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
         handler, window = self._node.routing.link_handler, self._node.settings.window
         session = Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0])
-        handler.link_accepted(session, client_key(scope))
-        return session, subprotocol
+        if presented is None:
+            handler.link_accepted(session, client_key(scope), None)
+            return session, subprotocol, ()
+        challenge = LinkChallenge(*presented, secrets.token_hex(NONCE_BYTES))
+        handler.link_accepted(session, client_key(scope), challenge)
+        return session, subprotocol, ((NONCE_HEADER.encode(), challenge.nonce.encode()),)
 
     def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
         return any(name in self._codecs for name in scope["subprotocols"])

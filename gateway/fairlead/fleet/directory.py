@@ -53,18 +53,20 @@ class Directory:
         *,
         own_gen: int | None = None,
         known: bool = False,
+        thumbprint: str = "",
     ) -> Answer[Claimed | Overtaken]:
         """Make `lease` the owner of `agent`. With `own_gen` the lease claims the agent again, and succeeds only if the
         row has no newer generation.
 
         `facts` is JSON. `known` says that the agent had a row before: if there is none now, it was lost with its
-        labels.
+        labels. `thumbprint` is that of the key that the agent has proved to hold, "" if it has none; an id that is
+        bound to another key is not claimed.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
-            (schema.agent_key(agent), schema.open_key(agent)),
+            (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent)),
             (
                 lease,
                 boot,
@@ -75,6 +77,7 @@ class Directory:
                 "" if own_gen is None else own_gen,
                 "1" if known else "",
                 schema.ORDERED_MS,
+                thumbprint,
             ),
             priority=Priority.BACKGROUND,
         )

@@ -35,8 +35,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended) or
-    `lost` (another owner has the agent)."""
+    """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended),
+    `lost` (another owner has the agent) or `key` (the id is bound to another key)."""
 
     why: str
     gen: int

@@ -22,6 +22,8 @@ from fairlead.errors import Unauthorized
 from fairlead.identity.agent_key import SIGNATURE_BYTES, AgentKey, base64url, from_base64url, thumbprint, verifies
 
 NONCE_BYTES: Final = 16
+NONCE_HEADER: Final = "fairlead-nonce"
+"""The header of the answer to the upgrade request that has the gateway's nonce."""
 _VALUE = re.compile(r"[A-Za-z0-9._-]+\Z")
 """Characters of agent ids, of hexadecimal digits and of base64url. A line end is not one of them."""
 

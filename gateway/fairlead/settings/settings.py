@@ -36,6 +36,9 @@ class Settings:
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
+    issuer_key: Path | None = None
+    audience: str = "fairlead"
+    credential_lifetime: float = 3600.0
     audit_log: Path | None = None
     audit_fsync: str = "everysec"  # as Redis does it by default
     audit_size: int = 16 * MIB  # half a second to look through at the start

@@ -133,6 +133,18 @@ SETTINGS: Mapping[str, Setting] = {
         "YAML file of roles and of the service tokens that they are bound to; read again when it changes. Without it, "
         "only the platform token may use the API"
     ),
+    "issuer_key": path(
+        "PEM file of the Ed25519 key that signs the credentials of agents, the same on all nodes; without it, agents "
+        "have the shared token alone"
+    ),
+    "audience": text(
+        r"[A-Za-z0-9._:/-]{1,128}",
+        "1 to 128 characters of A-Z a-z 0-9 . _ : / -",
+        "Name of this fleet in the credentials of its agents; those of another fleet are refused",
+    ),
+    "credential_lifetime": number(
+        60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
+    ),
     "audit_log": path(
         "Folder of the audit log, in which decisions about callers are recorded before they take effect; by default "
         "none is kept"

@@ -33,7 +33,7 @@ async def carrier(port: int, certificate: ServerCertificate | None = None) -> No
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
-    direct = DirectEndpoint(b"/v1/link", lambda scope: (echo, SUBPROTOCOL))
+    direct = DirectEndpoint(b"/v1/link", lambda scope: (echo, SUBPROTOCOL, ()))
     app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
     async with TimerWheel() as timer_wheel:
         settings = config(app, port=port, timer_wheel=timer_wheel, epoll=True, direct=direct, certificate=certificate)

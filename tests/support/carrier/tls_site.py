@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 
 from support.carrier.listeners import RecordingListener
@@ -50,11 +51,11 @@ class TlsSite:
             "direct": DirectEndpoint(b"/link", self._take),
         }
 
-    def _take(self, scope: Any) -> tuple[RecordingListener, str | None] | LinkRefusal | None:
+    def _take(self, scope: Any) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         if not self.takes:
             return self.refusal
         self.direct.append(RecordingListener(echo=True))
-        return self.direct[-1], None
+        return self.direct[-1], None, ()
 
     async def _enter(self, websocket: WebSocket) -> None:
         self.schemes.append(websocket.scope["scheme"])

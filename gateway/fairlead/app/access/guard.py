@@ -20,7 +20,7 @@ from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.penalties import Penalties
 from fairlead.carrier.http_server.admission import authenticated
 from fairlead.carrier.http_server.client_address import address_key
-from fairlead.errors import FairleadError, Throttled, Unauthorized
+from fairlead.errors import Throttled, Unauthorized
 from fairlead.telemetry.logs import LogAggregator
 
 logger = logging.getLogger(__name__)
@@ -117,15 +117,11 @@ class AccessGuard(Generic[C]):
         self._hosts = hosts
         self._failures = failures
 
-    def passes(self, scope: Mapping[str, Any]) -> bool:
-        """Whether `admit` would let the request pass. Counts nothing and delays nothing."""
+    def examine(self, scope: Mapping[str, Any]) -> C:
+        """Return what `admit` would return. Raises a FairleadError if that would refuse. Counts and delays nothing."""
         headers = scope["headers"]
-        try:
-            self._hosts.check(headers)
-            self._token.check(headers)
-        except FairleadError:
-            return False
-        return True
+        self._hosts.check(headers)
+        return self._token.check(headers)
 
     async def admit(self, scope: Mapping[str, Any]) -> C:
         """Returns whom the credential belongs to. Raises Forbidden at once, and Unauthorized or Throttled after the

@@ -49,13 +49,14 @@ connections meanwhile wait in the kernel."""
 @dataclass(frozen=True, slots=True)
 class DirectEndpoint:
     """`take` is called with the scope of a request for a link at `path`, which has its headers, subprotocols and client
-    address. It returns the listener of the link and the chosen subprotocol, a refusal, or None if the application is to
-    answer. It must take no request that the application would refuse, and returns at once. `available` says whether it
-    would take a link now; while it would not, other processes that share the port accept instead, if there are any.
+    address. It returns the listener of the link, the chosen subprotocol and more headers for the answer; or a refusal;
+    or None if the application is to answer. It must take no request that the application would refuse, and returns at
+    once. `available` says whether it would take a link now; while it would not, other processes that share the port
+    accept instead, if there are any.
     """
 
     path: bytes
-    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | LinkRefusal | None]
+    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None, response.Headers] | LinkRefusal | None]
     available: Callable[[], bool] = lambda: True
     share: PortShare | None = None
     """This process's part in accepting, if others accept from the same sockets."""
@@ -78,6 +79,7 @@ class _TakenLink:
     request: UpgradeRequest
     listener: Listener
     subprotocol: str | None
+    headers: response.Headers
 
 
 class LinkAcceptor:
@@ -200,9 +202,8 @@ class LinkAcceptor:
         """Open a link. `received` is the data that followed its request."""
         context, request = self.config.context, link.request
         deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
-        answer = response.switching_protocols(
-            request.key, link.subprotocol, deflate, self._server_state.default_headers
-        )
+        headers = (*self._server_state.default_headers, *link.headers)
+        answer = response.switching_protocols(request.key, link.subprotocol, deflate, headers)
         connections = cast("set[ServerConnection]", self.connections)
         connection = ServerConnection(transport, link.listener, context, connections, deflate=deflate is not None)
         transport.set_protocol(connection)
