@@ -212,7 +212,6 @@ class AuditLogWriter:
             return None
         return AuditEvent("node", "node", RECOVERED, "allowed", reason)
 
-
     def _lock(self) -> None:
         """Lock the log until the process ends: two writers would each go on from the same line, and what one of them
         cuts off after an error could be the lines of the other."""
