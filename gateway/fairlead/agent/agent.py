@@ -25,6 +25,7 @@ from fairlead.agent.commands.runner import CommandRunner
 from fairlead.agent.host.facts import check_facts, host_facts
 from fairlead.agent.host.sd_notify import SystemdNotifier
 from fairlead.agent.host.signals import reset_ignored_signals
+from fairlead.agent.identity import AgentIdentity
 from fairlead.agent.journal.journal import SIZE_LIMIT, Journal
 from fairlead.agent.link.connector import Connector
 from fairlead.agent.link.options import ConnectOptions, link_url
@@ -57,7 +58,7 @@ class Agent:
         self,
         url: str,
         id: str,
-        token: str | Callable[[], str],
+        token: str | Callable[[], str] | AgentIdentity,
         *,
         facts: Mapping[str, str] | None = None,
         encoding: Literal["msgpack", "json"] = "msgpack",
@@ -69,7 +70,8 @@ class Agent:
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's certificate
         authorities. A `token` that is a function is called before each attempt, and raises ConfigError when there is no
-        token. `proxy` is the http:// or https:// URL of a proxy that supports CONNECT.
+        token. An agent that enrols has an `AgentIdentity` in place of a token. `proxy` is the http:// or https:// URL
+        of a proxy that supports CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: accepted commands, and results and events that the
         gateway has not stored, survive the process there. Without one, a restart ends what was running. New commands
@@ -96,8 +98,12 @@ class Agent:
         self._notifier = SystemdNotifier()
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"invalid encoding {encoding!r}: expected msgpack or json")
+        self._identity = token if isinstance(token, AgentIdentity) else None
+        options = ConnectOptions(link_url(url), _presented(token), ssl, proxy)
+        if self._identity is not None:
+            self._identity.attach(self.id, options.url, ssl, proxy)
         self._connector = Connector(
-            ConnectOptions(link_url(url), token if callable(token) else lambda: token, ssl, proxy),
+            options,
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
             self._sender,
             self._hello,
@@ -214,6 +220,10 @@ class Agent:
         """`others` are tasks that end only because of a defect; the agent then ends, too."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
+        renewing: asyncio.Task[None] | None = None
+        if self._identity is not None:
+            renewing = asyncio.create_task(self._identity.keep_renewed())
+            others = others | {renewing}
         linking = asyncio.create_task(self._connector.run(commands, commands.on_resume))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -225,6 +235,8 @@ class Agent:
         finally:
             stopping.cancel()
             linking.cancel()
+            if renewing is not None:
+                renewing.cancel()
             await asyncio.wait({linking, stopping})
             await self._connector.leave()
             self._loop = self._stopping = None
@@ -251,6 +263,10 @@ class Agent:
             resume=Resume(sid) if sid else None,
             have=self._sender.outbox.have(),
         )
+
+
+def _presented(token: str | Callable[[], str] | AgentIdentity) -> Callable[[], str] | AgentIdentity:
+    return (lambda: token) if isinstance(token, str) else token
 
 
 def _verifier(agent: str, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None) -> CommandVerifier | None:
