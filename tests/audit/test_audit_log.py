@@ -181,6 +181,44 @@ async def test_a_node_says_at_its_start_what_is_missing(tmp_path: Path) -> None:
     assert "the node found at its start that lines 3 to 4 are missing" in faults(tmp_path)[0]
 
 
+async def test_a_node_says_at_its_start_that_its_last_line_was_replaced(tmp_path: Path) -> None:
+    """Its next line would name the forged one as the line before it, and nobody could tell any more."""
+    await write(tmp_path, 4)
+    path = segment_path(tmp_path, "node-1", 1)
+    lines = path.read_bytes().splitlines()
+    change_and_hash_again(lines)
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    await write(tmp_path, 2)
+    assert [line.action for line in read_lines(tmp_path)] == [
+        "postCommand", "postCommand", "postCommand", "z", RECOVERED, "postCommand", "postCommand"
+    ]  # fmt: skip
+    assert any("the node found at its start that line 4 is not the one" in fault for fault in faults(tmp_path))
+
+
+async def test_a_crash_between_a_line_and_its_head_is_no_manipulation(tmp_path: Path) -> None:
+    await write(tmp_path, 3)
+    head = (tmp_path / "node-1.head").read_bytes()
+    await write(tmp_path, 2)
+    (tmp_path / "node-1.head").write_bytes(head)
+    await write(tmp_path, 1)
+    assert (faults(tmp_path), len(list(read_lines(tmp_path)))) == ([], 6)
+
+
+async def test_a_second_writer_of_the_same_log_is_refused(tmp_path: Path) -> None:
+    """Both would go on from the same line. A writer of another name in the same folder is no second one."""
+    async with writing(tmp_path) as writer:
+        await writer.write(event(0))
+        second = AuditLogWriter(tmp_path, "node-1", "no", SIZE)
+        with pytest.raises(ConfigError, match="another process writes the audit log of node-1"):
+            second.open()
+        other = AuditLogWriter(tmp_path, "node-2", "no", SIZE)
+        other.open()
+        other.close()
+        await writer.write(event(1))
+    await write(tmp_path, 1)
+    assert ([line.agent for line in read_lines(tmp_path)], faults(tmp_path)) == (["web-0", "web-1", "web-0"], [])
+
+
 @pytest.mark.parametrize("kept", [0, 1, 3])
 async def test_a_line_that_a_crash_has_cut_off_is_told_and_the_log_goes_on(tmp_path: Path, kept: int) -> None:
     await write(tmp_path, 4)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -171,7 +172,7 @@ class AuditLogWriter:
             self._file = -1
         path = segment_path(self._folder, self._node, self._head.seq + 1)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._written = 0
+        self._written = os.fstat(self._file).st_size
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -181,13 +182,13 @@ class AuditLogWriter:
     def _recover(self) -> AuditEvent | None:
         """Find the last valid line and go on after it. Returns what to record if something is missing there: what a
         crash has cut off, or what somebody has removed."""
+        self._lock()
         expected = read_head(self._folder, self._node) or Head()
-        self._head_file = os.open(head_path(self._folder, self._node), os.O_WRONLY | os.O_CREAT, 0o600)
         paths = segments(self._folder).get(self._node, [])
-        found, torn = Head(), b""
+        found, torn, changed = Head(), b"", False
         for path in reversed(paths):
-            found, rest = _last_line(path)
-            torn = torn or rest
+            found, rest, other = _last_line(path, expected)
+            torn, changed = torn or rest, changed or other
             if found.seq:
                 break
         if found.seq:
@@ -205,14 +206,29 @@ class AuditLogWriter:
             reason = f"{len(torn)} bytes after line {self._head.seq} are no valid lines (SHA-256 {digest})"
         elif expected.seq > found.seq:
             reason = f"lines {found.seq + 1} to {expected.seq} are missing"
+        elif changed:
+            reason = f"line {expected.seq} is not the one that was written"
         else:
             return None
         return AuditEvent("node", "node", RECOVERED, "allowed", reason)
 
+    def _lock(self) -> None:
+        """Lock the log until the process ends: two writers would each go on from the same line, and what one of them
+        cuts off after an error could be the lines of the other."""
+        self._head_file = os.open(head_path(self._folder, self._node), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._head_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as e:
+            self.close()
+            raise ConfigError(
+                f"another process writes the audit log of {self._node} in {self._folder}: expected one node of this "
+                "name (stop the other one, or give this one another name or folder)"
+            ) from e
 
-def _last_line(path: Path) -> tuple[Head, bytes]:
-    """The last valid line of a file, and what follows it."""
-    head, rest = Head(), b""
+
+def _last_line(path: Path, expected: Head) -> tuple[Head, bytes, bool]:
+    """The last valid line of a file, what follows it, and whether there is another line in the place of `expected`."""
+    head, rest, changed = Head(), b"", False
     for _, raw, complete in lines(path):
         try:
             line = parse_line(raw)
@@ -221,6 +237,7 @@ def _last_line(path: Path) -> tuple[Head, bytes]:
             continue
         if complete:
             head, rest = Head(line.seq, line.hash), b""
+            changed = changed or (head.seq == expected.seq and head != expected)
         else:
             rest += raw
-    return head, rest
+    return head, rest, changed

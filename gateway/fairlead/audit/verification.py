@@ -38,7 +38,9 @@ def verify_folder(folder: Path, known: Head | None = None) -> list[NodeReport]:
     if known is not None and reports and not any(report.knows_head for report in reports):
         reports[0].faults.append(f"{folder}: no log has the line {known.seq} of the given head")
     present = {report.node for report in reports}
-    lost = [path for path in sorted(folder.glob("*.head")) if path.stem not in present]
+    # A node that has started and recorded nothing yet has an empty one.
+    heads = [path for path in sorted(folder.glob("*.head")) if path.stat().st_size]
+    lost = [path for path in heads if path.stem not in present]
     return [*reports, *(NodeReport(path.stem, faults=[f"{path}: all files of this log are missing"]) for path in lost)]
 
 
