@@ -86,24 +86,18 @@ class Agent:
         self._facts = check_facts({key: value[:256] for key, value in host_facts().items()} | dict(facts or {}))
         self._handlers: dict[str, Handler] = {}
         self._disabled: dict[str, str] = {}
-        self._sender = Sender()
-        self._boot = secrets.token_hex(8)
-        self._journal_folder = journal
-        self._journal_limit = journal_limit
+        self._sender, self._boot = Sender(), secrets.token_hex(8)
+        self._journal_folder, self._journal_limit = journal, journal_limit
         self._journal: Journal | None = None
         self._verifier = _verifier(id, trusted_keys, journal)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
+        self._thread, self._notifier = 0, SystemdNotifier()
         self._stopping: asyncio.Event | None = None
-        self._notifier = SystemdNotifier()
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"invalid encoding {encoding!r}: expected msgpack or json")
         self._identity = token if isinstance(token, AgentIdentity) else None
-        options = ConnectOptions(link_url(url), _presented(token), ssl, proxy)
-        if self._identity is not None:
-            self._identity.attach(self.id, options.url, ssl, proxy)
         self._connector = Connector(
-            options,
+            _connect_options(self.id, url, token, ssl, proxy),
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
             self._sender,
             self._hello,
@@ -265,8 +259,12 @@ class Agent:
         )
 
 
-def _presented(token: str | Callable[[], str] | AgentIdentity) -> Callable[[], str] | AgentIdentity:
-    return (lambda: token) if isinstance(token, str) else token
+def _connect_options(
+    agent: str, url: str, token: str | Callable[[], str] | AgentIdentity, ssl: tls.SSLContext | None, proxy: str | None
+) -> ConnectOptions:
+    if isinstance(token, AgentIdentity):
+        token.attach(agent, link_url(url), ssl, proxy)
+    return ConnectOptions(link_url(url), (lambda: token) if isinstance(token, str) else token, ssl, proxy)
 
 
 def _verifier(agent: str, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None) -> CommandVerifier | None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from fairlead.agent.identity.enrolment_client import EnrolmentClient, IssuedCredential
+from fairlead.agent.identity.enrolment_client import EnrolmentClient, ObtainedCredential
 from fairlead.agent.identity.identity_folder import IdentityFolder, StoredCredential
 from fairlead.errors import ConfigError, ConnectionRefused
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
@@ -132,7 +132,7 @@ class AgentIdentity:
         await self._keep(await asyncio.to_thread(self._client.renew, stored.credential, proof))
         logger.debug("the credential was renewed")
 
-    async def _keep(self, issued: IssuedCredential) -> None:
+    async def _keep(self, issued: ObtainedCredential) -> None:
         self._stored = StoredCredential(self._agent, issued.credential, time.time(), issued.lifetime)
         self._doubted = False
         await asyncio.to_thread(self.folder.save_credential, self._stored)

@@ -24,14 +24,14 @@ ANSWER_LIMIT: Final = 64 << 10
 LINK_PATH: Final = "/v1/link"
 
 
-class IssuedCredential(msgspec.Struct, frozen=True):
+class ObtainedCredential(msgspec.Struct, frozen=True):
     """A credential, and the seconds for which it is valid from now on."""
 
     credential: str
     lifetime: float
 
 
-_decode = msgspec.json.Decoder(IssuedCredential).decode
+_decode = msgspec.json.Decoder(ObtainedCredential).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -64,15 +64,15 @@ class EnrolmentClient:
             handlers.append(urllib.request.HTTPSHandler(context=ssl or tls.create_default_context()))
         self._opener = urllib.request.build_opener(*handlers)
 
-    def enrol(self, token: str, agent: str, key: str, proof: str) -> IssuedCredential:
+    def enrol(self, token: str, agent: str, key: str, proof: str) -> ObtainedCredential:
         """Raises ConnectionRefused; its status is 0 if there was no answer."""
         return self._post("/v1/enrolments", {"token": token, "agent": agent, "key": key, "proof": proof})
 
-    def renew(self, credential: str, proof: str) -> IssuedCredential:
+    def renew(self, credential: str, proof: str) -> ObtainedCredential:
         """Raises ConnectionRefused; its status is 0 if there was no answer."""
         return self._post("/v1/renewals", {"credential": credential, "proof": proof})
 
-    def _post(self, path: str, body: dict[str, str]) -> IssuedCredential:
+    def _post(self, path: str, body: dict[str, str]) -> ObtainedCredential:
         url = self._base + path
         request = urllib.request.Request(  # the scheme was checked with the URL of the links
             url, _encode(body), {"Content-Type": "application/json"}, method="POST"

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.access.lifetimes import parse_lifetime
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group
+from fairlead.cli.click_extensions import Group, parse_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 

@@ -49,18 +49,6 @@ def _options(command: F) -> F:
                 "--token-file", type=FILE, metavar="FILE", help="File with the agent token, read at each attempt."
             ),
             click.option(
-                "--identity",
-                type=FILE,
-                metavar="FOLDER",
-                help="Folder, for this agent only, with the key that it makes and its credential.",
-            ),
-            click.option(
-                "--enrolment-token",
-                metavar="TOKEN",
-                help="Token with which the agent enrols once. Prefer FAIRLEAD_AGENT_ENROLMENT_TOKEN or a file.",
-            ),
-            click.option("--enrolment-token-file", type=FILE, metavar="FILE", help="File with the enrolment token."),
-            click.option(
                 "--journal",
                 type=FILE,
                 metavar="FOLDER",
@@ -91,8 +79,29 @@ def _options(command: F) -> F:
     return command
 
 
+def _identity_options(command: F) -> F:
+    """Add the keys of an agent that enrols."""
+    for decorate in (
+        click.option(
+            "--identity",
+            type=FILE,
+            metavar="FOLDER",
+            help="Folder, for this agent only, with the key that it makes and its credential.",
+        ),
+        click.option(
+            "--enrolment-token",
+            metavar="TOKEN",
+            help="Token with which the agent enrols once. Prefer FAIRLEAD_AGENT_ENROLMENT_TOKEN or a file.",
+        ),
+        click.option("--enrolment-token-file", type=FILE, metavar="FILE", help="File with the enrolment token."),
+    ):
+        command = decorate(command)
+    return command
+
+
 @agent.command("run", short_help="Run the built-in agent.")
 @_options
+@_identity_options
 def run(config: Path | None, **flags: object) -> None:
     """Run the built-in agent, which runs programs and copies files on this machine for the platform.
 
@@ -124,6 +133,7 @@ def _secrets(loaded: AgentSettings) -> set[str]:
 
 @agent.command("check", short_help="Check the configuration without connecting.")
 @_options
+@_identity_options
 def check(config: Path | None, **flags: object) -> None:
     """Check the configuration without connecting, and print where each value comes from."""
     from fairlead.agent.settings.table import SETTINGS
