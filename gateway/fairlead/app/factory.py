@@ -48,7 +48,7 @@ def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
     shared = BearerToken(token, "agent")
     if node.enrolment is None:
         return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
-    own = AgentCredentials(shared, node.enrolment.verifier, node.membership.now)
+    own = AgentCredentials(shared, node.enrolment.verify)
     return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
 
 
@@ -128,6 +128,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "createEnrolmentToken": enrolment.create,
         "revokeEnrolmentToken": enrolment.revoke,
         "releaseAgent": enrolment.release,
+        "revokeAgentKey": enrolment.revoke_key,
         "whoami": access.whoami,
         "canI": access.can_i,
         "getOpenapi": _openapi,

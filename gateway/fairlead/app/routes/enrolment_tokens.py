@@ -47,6 +47,7 @@ class EnrolmentTokenRoutes:
         self._enrolment = node.enrolment
         self._authorizer = node.authorizer
         self._membership = node.membership
+        self._revocations = node.key_revocations
 
     async def list(self, request: Request) -> Response:
         stored = await self._used().tokens.all(self._membership.now())
@@ -95,6 +96,18 @@ class EnrolmentTokenRoutes:
         if not await enrolment.keys.release(agent, LIFETIME_LIMIT + LEEWAY):
             raise NotFound(f"the id of agent {agent!r} is not bound to a key: it may enrol with any")
         return Response(status_code=204)
+
+    async def revoke_key(self, request: Request) -> Response:
+        """Revoke the key of an agent: its links are closed everywhere, and nobody has the id until it is released."""
+        agent = check_agent_id(request.path_params["agent"])
+        enrolment = self._used()
+        await self._auditor.allow(request)
+        thumbprint = await enrolment.keys.revoke(agent)
+        if not thumbprint:
+            raise NotFound(f"the id of agent {agent!r} is not bound to a key: there is none to revoke")
+        await self._revocations.revoke(agent, thumbprint)
+        answer = access_schemas.RevokedKey(agent, thumbprint)
+        return Response(_encode(answer), media_type="application/json")
 
     def _used(self) -> Enrolment:
         if self._enrolment is None:
