@@ -78,8 +78,7 @@ class Agent:
         are refused once three quarters of `journal_limit` bytes are in use, and handlers that write wait when all of it
         is.
 
-        With `trusted_keys`, which need a journal, every command must be signed by one of them, and others are refused;
-        the method `keys.update` replaces them.
+        With `trusted_keys`, which need a journal, every command must be signed by one; `keys.update` replaces them.
 
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
@@ -92,9 +91,7 @@ class Agent:
         self._journal_folder = journal
         self._journal_limit = journal_limit
         self._journal: Journal | None = None
-        self._verifier, self._rotation = _verification(id, trusted_keys, journal)
-        if self._rotation is not None:
-            self.command("keys.update")(self._rotation.update)
+        self._verifier, self._rotation = _verification(self, trusted_keys, journal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
@@ -261,10 +258,10 @@ class Agent:
 
 
 def _verification(
-    agent: str, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None
+    agent: Agent, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None
 ) -> tuple[CommandVerifier | None, KeyRotation | None]:
-    """What checks the signatures of commands, and what replaces the keys; None if every command is run. Imported only
-    by agents that need it."""
+    """What checks the signatures of commands, and what replaces the keys, as a method of the agent; None if every
+    command is run. Imported only by agents that need it."""
     if keys is None:
         return None, None
     if journal is None:
@@ -273,8 +270,11 @@ def _verification(
         )
     from fairlead.agent.verification.command_verifier import CommandVerifier
     from fairlead.agent.verification.key_rotation import KeyRotation
+    from fairlead.signing.key_statement import METHOD
 
-    return CommandVerifier(agent, keys, _now), KeyRotation(agent, keys, Path(journal), _now)
+    rotation = KeyRotation(agent.id, keys, Path(journal), _now)
+    agent.command(METHOD)(rotation.update)
+    return CommandVerifier(agent.id, keys, _now), rotation
 
 
 def _now() -> int:

@@ -122,6 +122,7 @@ def rotate(
     import msgspec
 
     from fairlead.errors import ConfigError, FairleadError
+    from fairlead.signing.key_statement import METHOD
 
     try:
         payload = msgspec.json.decode(_read(statement), type=dict[str, object])
@@ -130,7 +131,7 @@ def rotate(
 
     async def give(client: Client, agent: str) -> bool:
         try:
-            async with client.command(agent, "keys.update", payload, queue=queue) as command:
+            async with client.command(agent, METHOD, payload, queue=queue) as command:
                 end = await command.wait()
         except FairleadError as e:
             click.echo(plain(f"{agent}: {e.message}"), err=True)
