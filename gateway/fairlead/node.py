@@ -77,7 +77,7 @@ class Node:
         self.audit_log = _audit_log(settings, metrics)
         self.service_tokens = ServiceTokens(self._store)
         self.authorizer = Authorizer(
-            settings.roles, fleet.directory, fleet.records, self.service_tokens, membership.now,
+            settings.roles, settings.issuers, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
         self.enrolment = load_enrolment(settings, self._store, membership.now)
@@ -107,9 +107,9 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Join the fleet. Raises ConfigError if the file of roles cannot be used, Redis does not answer or is not fit
-        for use, or if another process has this node's name."""
-        self.authorizer.policy_watch.load()
+        """Join the fleet. Raises ConfigError if the file of roles or of issuers cannot be used, Redis does not
+        answer or is not fit for use, or if another process has this node's name."""
+        self.authorizer.load()
         if self.audit_log is not None:
             self.audit_log.open()
         self.routing.terminals.open()

@@ -139,8 +139,9 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     router = Router(routes, default=_not_found, redirect_slashes=False)
     token = node.settings.platform_token
     hosts = _hosts(node, token == DEVELOPMENT_PLATFORM_TOKEN)
-    credentials = PlatformCredentials(BearerToken(token, "platform"), node.authorizer.tokens)
-    return Api(exact, router, AccessGuard("api", credentials, hosts, failures))
+    authorizer = node.authorizer
+    credentials = PlatformCredentials(BearerToken(token, "platform"), authorizer.tokens, authorizer.users)
+    return Api(exact, router, AccessGuard("api", credentials, hosts, failures, authorizer.users.fetch_after))
 
 
 async def _openapi(request: Request) -> Response:

@@ -17,6 +17,7 @@ from fairlead.authorization.policy import Access, Decision, Policy, Verb
 from fairlead.authorization.policy_watch import PolicyWatch
 from fairlead.authorization.subject import Subject
 from fairlead.authorization.token_snapshot import TokenSnapshot
+from fairlead.authorization.users import Users
 from fairlead.errors import CommandUnknown, PermissionDenied
 from fairlead.fleet.command_record import OwnedCommand
 from fairlead.fleet.commands import Commands
@@ -32,6 +33,7 @@ class Authorizer:
     def __init__(
         self,
         roles: Path | None,
+        issuers: Path | None,
         directory: Directory,
         records: Commands,
         tokens: ServiceTokens,
@@ -40,6 +42,7 @@ class Authorizer:
     ) -> None:
         self.policy_watch = PolicyWatch(roles)
         self.tokens = TokenSnapshot(tokens, now)
+        self.users = Users(issuers)
         self._traits = AgentTraitsCache(directory)
         self._owners = CommandOwners(records)
         self._unknown_command = unknown_command
@@ -67,8 +70,30 @@ class Authorizer:
             lambda: policy.failures,
         )
 
+        metrics.add_counter(
+            "fairlead_issuer_key_fetches_total",
+            "Times that the keys of a trusted issuer were asked for",
+            lambda: sum(source.fetches for source in self.users.sources),
+        )
+        metrics.add_counter(
+            "fairlead_issuer_key_failures_total",
+            "Times that the keys of a trusted issuer could not be fetched",
+            lambda: sum(source.failures for source in self.users.sources),
+        )
+
+    def load(self) -> None:
+        """Read the files of roles and of issuers. Raises ConfigError if one cannot be used."""
+        self.policy_watch.load()
+        self.users.load()
+
+    def check_credential(self, subject: Subject) -> None:
+        """Raises Unauthorized if the credential of `subject` is not valid any more, and Unavailable if that cannot be
+        found out."""
+        self.tokens.check(subject)
+        self.users.check(subject)
+
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
-        return self.policy_watch.run(), self.tokens.run()
+        return self.policy_watch.run(), self.tokens.run(), self.users.run()
 
     def require_verb(self, subject: Subject, verbs: Collection[Verb]) -> None:
         """Raises PermissionDenied if no rule allows the subject one of `verbs`, on whichever agent; without verbs, if
@@ -78,8 +103,8 @@ class Authorizer:
 
     def require_still(self, subject: Subject, verbs: Collection[Verb]) -> None:
         """Check once more what was checked when the request began: a body may take half a minute to arrive, and
-        meanwhile the token may have been revoked or the roles changed."""
-        self.tokens.check(subject)
+        meanwhile the credential may have been revoked or the roles changed."""
+        self.check_credential(subject)
         self.require_verb(subject, verbs)
 
     async def decide(self, subject: Subject, access: Access, agent: str) -> Decision:

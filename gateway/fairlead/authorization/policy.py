@@ -115,15 +115,21 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """All roles, and the roles that are bound to each service token by its name."""
+    """All roles, and the roles that are bound to each service token by its name, and to each user and group by its
+    issuer and name."""
 
     roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     token_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    user_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    group_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _by_subject: dict[Subject, _SubjectRules] = field(default_factory=dict, compare=False, repr=False)
 
     def roles_of(self, subject: Subject) -> list[str]:
         """The roles that the bindings give to the subject, without those to which its token is not limited."""
         bound = self.token_roles.get(subject.token_name, frozenset()) if subject.token_name else frozenset()
+        if (user := subject.user) is not None:
+            groups = (self.group_roles.get(group, frozenset()) for group in user.qualified_groups)
+            bound = self.user_roles.get(user.qualified_name, frozenset()).union(*groups)
         return sorted(bound if subject.roles is None else bound & subject.roles)
 
     def may_ever(self, subject: Subject, verbs: Collection[Verb]) -> bool:

@@ -8,6 +8,7 @@
           ids: [web-*]
     bindings:
       - tokens: [ci]
+        groups: [company:web-team]
         roles: [deploy]
 
 Every error names the file's line and the member, what is expected and what to do; all errors are reported at once.
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import yaml
@@ -39,6 +41,13 @@ NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 NAME_RULE: Final = "1 to 63 characters of A-Z a-z 0-9 . _ -, the first a letter or digit"
 _METHOD = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63}|[A-Za-z0-9][A-Za-z0-9._-]{0,61}\.\*")
 _ID = re.compile(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,127}\*?")
+_QUALIFIED = re.compile(NAME + r":(?! )[^\x00-\x1f\x7f]{1,256}(?<! )")
+_SUBJECTS: Final = {
+    "tokens": (re.compile(NAME), f"names of tokens ({NAME_RULE})"),
+    "users": (_QUALIFIED, "names of users after the issuer's name, such as company:anna"),
+    "groups": (_QUALIFIED, "names of groups after the issuer's name, such as company:oncall"),
+}
+"""Whom a binding can name, how, and what is expected in words."""
 _TEXT = "tag:yaml.org,2002:str"
 
 
@@ -104,10 +113,11 @@ class _Reader:
             roles = dict(self._roles(members["roles"]))
         else:
             self._fault(root, "the file", "has no member roles", "roles and bindings")
-        bound: dict[str, set[str]] = {}
+        bound: dict[str, dict[str, set[str]]] = {kind: {} for kind in _SUBJECTS}
         for path, one in self._items(members.get("bindings"), "bindings"):
             self._bind(one, path, roles, bound)
-        return Policy(roles, {name: frozenset(names) for name, names in bound.items()})
+        tokens, users, groups = ({name: frozenset(names) for name, names in bound[kind].items()} for kind in _SUBJECTS)
+        return Policy(roles, tokens, users, groups)
 
     def _roles(self, node: yaml.Node) -> Iterator[tuple[str, tuple[Rule, ...]]]:
         members = self._members(node, "roles", None)
@@ -151,17 +161,19 @@ class _Reader:
                 self._fault(node, path, "names agents but nothing to do with them", "methods or verbs beside them")
         return Rule(frozenset(methods), frozenset(verbs), frozenset(gateway), agents, tuple(ids))
 
-    def _bind(self, node: yaml.Node, path: str, roles: dict[str, tuple[Rule, ...]], bound: dict[str, set[str]]) -> None:
-        members = self._members(node, path, ("tokens", "roles"))
-        tokens = self._words(
-            members, "tokens", path, lambda word: re.fullmatch(NAME, word) is not None, f"names of tokens ({NAME_RULE})"
-        )
+    def _bind(
+        self, node: yaml.Node, path: str, roles: dict[str, tuple[Rule, ...]], bound: dict[str, dict[str, set[str]]]
+    ) -> None:
+        members = self._members(node, path, (*_SUBJECTS, "roles"))
         given = self._words(members, "roles", path, lambda word: word in roles, f"one of the roles {_some(roles)}")
-        for name in ("tokens", "roles"):
-            if name not in members and isinstance(node, yaml.MappingNode):
-                self._fault(node, path, f"has no member {name}", "tokens and roles")
-        for token in tokens:
-            bound.setdefault(token, set()).update(given)
+        if isinstance(node, yaml.MappingNode):
+            if not members.keys() & _SUBJECTS.keys():
+                self._fault(node, path, f"has no member {' or '.join(_SUBJECTS)}", "whom the roles are for")
+            if "roles" not in members:
+                self._fault(node, path, "has no member roles", "names of roles")
+        for kind, (pattern, expected) in _SUBJECTS.items():
+            for word in self._words(members, kind, path, partial(_matches, pattern), expected):
+                bound[kind].setdefault(word, set()).update(given)
 
     def _members(self, node: yaml.Node, path: str, known: tuple[str, ...] | None) -> dict[str, yaml.Node]:
         if not isinstance(node, yaml.MappingNode):
@@ -219,6 +231,10 @@ class _Reader:
 
     def _at(self, node: yaml.Node) -> str:
         return f"{self._source}:{node.start_mark.line + 1}"
+
+
+def _matches(pattern: re.Pattern[str], word: str) -> bool:
+    return pattern.fullmatch(word) is not None
 
 
 def _is_method(word: str) -> bool:

@@ -138,7 +138,7 @@ class NewToken(TokenInfo):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the caller is. `expires` is set for a service token."""
+    """Who the caller is. `expires` is set for a service token and for a user, `issuer` and `groups` only for a user."""
 
     subject: str
     administrator: bool = False
@@ -146,6 +146,8 @@ class Identity:
     unbound: list[str] = field(default_factory=list)
     """The roles to which the token is limited and which are not bound to its name."""
     expires: str | None = None
+    issuer: str | None = None
+    groups: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +35,7 @@ class Settings:
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     roles: Path | None = None
+    issuers: Path | None = None
     issuer_key: Path | None = None
     audience: str = "fairlead"
     credential_lifetime: float = 3600.0
@@ -79,14 +79,6 @@ class Settings:
         """New links per second that this node may be planned with: what is expected of it, but no more than it
         accepts."""
         return min(self.accept_rate, self.expected_accept_rate)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can certainly be reached only from this machine. Of names, only localhost is certain."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def split_list(value: str) -> list[str]:

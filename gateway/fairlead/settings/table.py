@@ -145,6 +145,9 @@ SETTINGS: Mapping[str, Setting] = {
     "credential_lifetime": number(
         60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
     ),
+    "issuers": path(
+        "TOML file of the OpenID Connect issuers whose JWTs callers of the API may present; read again when it changes"
+    ),
     "audit_log": path(
         "Folder of the audit log, in which decisions about callers are recorded before they take effect; by default "
         "none is kept"

@@ -129,7 +129,7 @@ def api(rights: bool, audit: Path | None = None, fsync: str = "no") -> ASGIApp:
     node.routing.dispatch = node.routing.results = cast("Any", InstantDispatch())
     if rights:
         tokens, directory = cast("ServiceTokens", InstantTokens()), cast("Directory", InstantDirectory())
-        node.authorizer = Authorizer(None, directory, cast("Any", None), tokens, lambda: 0, CommandUnknown)
+        node.authorizer = Authorizer(None, None, directory, cast("Any", None), tokens, lambda: 0, CommandUnknown)
         node.authorizer.policy_watch.policy = parse_policy(ROLES, "roles")
         BACKGROUND.add(asyncio.create_task(node.authorizer.tokens.run()))
     return api_app(node, CredentialFailures(Counter("refused", "Refused.", ["port"], registry=CollectorRegistry())))

@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import Counter
@@ -20,7 +20,7 @@ from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.penalties import Penalties
 from fairlead.carrier.http_server.admission import authenticated
 from fairlead.carrier.http_server.client_address import address_key
-from fairlead.errors import Throttled, Unauthorized
+from fairlead.errors import FairleadError, Throttled, Unauthorized
 from fairlead.telemetry.logs import LogAggregator
 
 logger = logging.getLogger(__name__)
@@ -109,13 +109,22 @@ class CredentialFailures:
 
 
 class AccessGuard(Generic[C]):
-    """`port` is the port's name in metrics and logs: link or api."""
+    """`port` is the port's name in metrics and logs: link or api. `fetch_after` may fetch what a failed check has
+    missed, such as the keys of an issuer, and says whether to check once more."""
 
-    def __init__(self, port: str, token: Credentials[C], hosts: HostRules, failures: CredentialFailures) -> None:
+    def __init__(
+        self,
+        port: str,
+        token: Credentials[C],
+        hosts: HostRules,
+        failures: CredentialFailures,
+        fetch_after: Callable[[FairleadError], Awaitable[bool]] | None = None,
+    ) -> None:
         self._port = port
         self._token = token
         self._hosts = hosts
         self._failures = failures
+        self._fetch_after = fetch_after
 
     def examine(self, scope: Mapping[str, Any]) -> C:
         """Return what `admit` would return. Raises a FairleadError if that would refuse. Counts and delays nothing."""
@@ -129,11 +138,19 @@ class AccessGuard(Generic[C]):
         headers = scope["headers"]
         self._hosts.check(headers)
         try:
-            admitted = self._token.check(headers)
+            admitted = await self._check(headers)
         except Unauthorized as e:
             raise await self._failures.note(self._port, client_key(scope), e) from None
         authenticated(scope)
         return admitted
+
+    async def _check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
+        try:
+            return self._token.check(headers)
+        except FairleadError as e:
+            if self._fetch_after is None or not await self._fetch_after(e):
+                raise
+        return self._token.check(headers)
 
 
 def client_key(scope: Mapping[str, Any]) -> str:

@@ -58,7 +58,11 @@ class Caller(Struct):
     administrator: bool
     roles: list[str]
     unbound: list[str]
-    expires: Annotated[str | None, Meta(description="When the service token expires; null for another credential.")]
+    expires: Annotated[
+        str | None, Meta(description="When the service token or the JWT expires; null for the platform token.")
+    ]
+    issuer: Annotated[str | None, Meta(description="The URL of a user's issuer; null for a token.")]
+    groups: Annotated[list[str], Meta(description="The groups of a user, as the issuer names them.")]
 
 
 class AllowingRule(Struct):

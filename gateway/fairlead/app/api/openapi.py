@@ -21,12 +21,16 @@ PATH_PARAMS = {
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """The operations on a command that was accepted."""
+CREDENTIALS = (
+    "The platform token, a service token (`fl_…`), or a JWT of an OpenID Connect issuer that the gateway trusts: an ID "
+    "token or an access token, signed with an asymmetric algorithm, for the audience of the gateway's file of issuers."
+)
 ALWAYS = (400, 401, 403, 405, 422, 429)
 """400, at least for a path with a forbidden encoding; 422, at least for an unknown query parameter."""
 FAULTS = {
     400: "The body is not JSON or has a duplicate member; or (as text) the path encodes a slash, a backslash or a "
     "character that needs no encoding.",
-    401: "The credential is missing or wrong.",
+    401: "The credential is missing, wrong or expired.",
     403: "The Host or Origin of the request is not allowed, or no role of the caller allows what it asks for; `detail` "
     "says which rule is missing.",
     404: "The agent, the command, the service token or the path does not exist.",
@@ -59,7 +63,7 @@ def document() -> bytes:
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": CREDENTIALS}},
                 "responses": {
                     str(status): (_malformed if status == 400 else _problem)(text) for status, text in FAULTS.items()
                 },

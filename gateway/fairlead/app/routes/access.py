@@ -27,8 +27,12 @@ class AccessRoutes:
         subject = caller(request)
         roles = self._authorizer.policy.roles_of(subject)
         unbound = sorted((subject.roles or frozenset()) - set(roles))
-        expires = iso(self._authorizer.tokens.expiry(subject))
-        answer = access_schemas.Caller(subject.identity, subject.administrator, roles, unbound, expires)
+        user = subject.user
+        expires = iso(self._authorizer.tokens.expiry(subject) if user is None else user.expires * 1000)
+        answer = access_schemas.Caller(
+            subject.identity, subject.administrator, roles, unbound, expires,
+            None if user is None else user.issuer_url, sorted(user.groups) if user is not None else [],
+        )  # fmt: skip
         return Response(_encode(answer), media_type="application/json")
 
     async def can_i(self, request: Request) -> Response:

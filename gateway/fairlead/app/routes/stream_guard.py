@@ -45,7 +45,7 @@ async def _checked(
     async with aclosing(pages):
         async for page in pages:
             if clock() - checked >= AGE:
-                authorizer.tokens.check(subject)
+                authorizer.check_credential(subject)
                 await authorizer.require_command(subject, verb, command)
                 checked = clock()
             yield page

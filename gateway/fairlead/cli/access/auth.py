@@ -30,6 +30,8 @@ def whoami(api: str, token: str | None, output: str) -> None:
     found = call_api(api, token, lambda client: client.whoami())
     roles = "every right, as an administrator" if found.administrator else ", ".join(found.roles) or "none"
     rows = [("subject", found.subject), ("roles", roles)]
+    if found.issuer:
+        rows += [("issuer", found.issuer), ("groups", ", ".join(found.groups) or "none")]
     if found.unbound:
         rows.append(("unbound", f"{', '.join(found.unbound)} (no binding gives them to this name)"))
     if found.expires:
