@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fairlead.agent.commands import output
@@ -37,6 +38,7 @@ from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, 
 
 if TYPE_CHECKING:
     from fairlead.agent.verification.command_verifier import CommandVerifier
+    from fairlead.agent.verification.key_rotation import KeyRotation
     from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 logger = logging.getLogger("fairlead.agent")
@@ -78,7 +80,7 @@ class Agent:
         are refused once three quarters of `journal_limit` bytes are in use, and handlers that write wait when all of it
         is.
 
-        With `trusted_keys`, which need a journal, every command must be signed by one of them, and others are refused.
+        With `trusted_keys`, which need a journal, every command must be signed by one; `keys.update` replaces them.
 
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
@@ -89,7 +91,7 @@ class Agent:
         self._sender, self._boot = Sender(), secrets.token_hex(8)
         self._journal_folder, self._journal_limit = journal, journal_limit
         self._journal: Journal | None = None
-        self._verifier = _verifier(id, trusted_keys, journal)
+        self._verifier, self._rotation = _verification(self, trusted_keys, journal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread, self._notifier = 0, SystemdNotifier()
         self._stopping: asyncio.Event | None = None
@@ -201,6 +203,8 @@ class Agent:
         # Not earlier: a child process that imports the agent's module must not lock the folder.
         self._journal = journal = Journal(self._journal_folder, self.id, self._journal_limit)
         try:
+            if self._rotation is not None:
+                self._rotation.open()
             commands = CommandRunner(
                 self._handlers, self._sender, journal, self._sender.use_journal(journal), self._disabled,
                 self._verifier,
@@ -267,17 +271,24 @@ def _connect_options(
     return ConnectOptions(link_url(url), (lambda: token) if isinstance(token, str) else token, ssl, proxy)
 
 
-def _verifier(agent: str, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None) -> CommandVerifier | None:
-    """What checks the signatures of commands; None if every command is run. Imported only by agents that need it."""
+def _verification(
+    agent: Agent, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None
+) -> tuple[CommandVerifier | None, KeyRotation | None]:
+    """What checks the signatures of commands, and what replaces the keys, as a method of the agent; None if every
+    command is run. Imported only by agents that need it."""
     if keys is None:
-        return None
+        return None, None
     if journal is None:
         raise ConfigError(
             "trusted_keys need a journal, which remembers the signed commands that have run: set journal to a folder"
         )
     from fairlead.agent.verification.command_verifier import CommandVerifier
+    from fairlead.agent.verification.key_rotation import KeyRotation
+    from fairlead.signing.key_statement import METHOD
 
-    return CommandVerifier(agent, keys, _now)
+    rotation = KeyRotation(agent.id, keys, Path(journal), _now)
+    agent.command(METHOD)(rotation.update)
+    return CommandVerifier(agent.id, keys, _now), rotation
 
 
 def _now() -> int:
