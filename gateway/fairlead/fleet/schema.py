@@ -51,7 +51,7 @@ fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms)
 fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to, or `revoked` and that thumbprint.
                                Written by enrolment, claim and the API; no TTL, but a week once it was released, as ""
 fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revoked lately → that time (ms). Written by
-                               the API, and again by nodes after Redis has lost it; no TTL, keys are removed after 8 days
+                               the API, and by nodes after Redis has lost it; no TTL, keys are removed after 8 days
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one

@@ -114,10 +114,6 @@ class Session(LinkTelemetry):
         key = thumbprint[:KEY_CHARACTERS]
         self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts, key)
 
-    def has_key(self, thumbprint: str) -> bool:
-        """Whether the agent has proved to hold the key with this thumbprint."""
-        return self.identity.key == thumbprint[:KEY_CHARACTERS]
-
     def claimed(self, gen: int) -> None:
         """Record that the agent is claimed for this link, with generation `gen`."""
         self.gen = gen

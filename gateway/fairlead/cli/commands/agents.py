@@ -117,7 +117,9 @@ def revoke(api: str, token: str | None, agent_id: str) -> None:
     Do so when a machine was stolen or broken into. Nobody enrols with the id until `fairlead agents release`.
     """
     key = call_api(api, token, lambda client: client.revoke_key(agent_id))
-    click.echo(f"revoked the key {key} of {agent_id}; `fairlead agents release {agent_id}` lets another key enrol", err=True)
+    click.echo(
+        f"revoked the key {key} of {agent_id}; `fairlead agents release {agent_id}` lets another key enrol", err=True
+    )
 
 
 @agents.command("rm", short_help="Remove agents that have left.")

@@ -45,9 +45,7 @@ class RevokedKeys:
 
     def since(self, at: int) -> Answer[frozenset[RevokedKey]]:
         """The keys that were revoked after `at` (ms)."""
-        reply = self._store.submit(
-            "ZRANGEBYSCORE", schema.REVOKED_KEYS, f"({at}", "+inf", priority=Priority.CONTROL
-        )
+        reply = self._store.submit("ZRANGEBYSCORE", schema.REVOKED_KEYS, f"({at}", "+inf", priority=Priority.CONTROL)
         return Answer(reply, _parse)
 
     def count(self, at: int) -> Answer[int]:

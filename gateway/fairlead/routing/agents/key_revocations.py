@@ -16,6 +16,7 @@ from typing import Final
 from fairlead.errors import BusUnavailable, FairleadError, Unavailable
 from fairlead.fleet.tokens.revoked_keys import KEPT_MS, KEYS_LIMIT, RevokedKey, RevokedKeys
 from fairlead.hub.hub import Hub
+from fairlead.hub.link_identity import KEY_CHARACTERS
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
 
@@ -41,7 +42,9 @@ class KeyRevocations:
     def watch(self, metrics: Metrics) -> None:
         """Have the metrics read what is counted here."""
         metrics.add_gauge(
-            "fairlead_revoked_agent_keys", "Keys of agents that were revoked in the last 8 days", lambda: len(self._known)
+            "fairlead_revoked_agent_keys",
+            "Keys of agents that were revoked in the last 8 days",
+            lambda: len(self._known),
         )
         metrics.add_counter(
             "fairlead_revoked_links_total", "Links closed because their agent's key was revoked", lambda: self._closed
@@ -57,8 +60,8 @@ class KeyRevocations:
         now = self._now()
         if await self._stored.count(now - KEPT_MS) >= KEYS_LIMIT and not self.holds(thumbprint):
             raise Unavailable(
-                f"{KEYS_LIMIT} keys of agents were revoked in the last 8 days, the maximum: replace the issuer's key to "
-                "refuse all credentials"
+                f"{KEYS_LIMIT} keys of agents were revoked in the last 8 days, the maximum: replace the issuer's "
+                "key, which refuses all credentials"
             )
         key = RevokedKey(now, thumbprint, agent)
         await self._stored.add((key,), now)
@@ -101,7 +104,7 @@ class KeyRevocations:
         for _, thumbprint, agent in keys:
             # A claim may be under way for a newer link than the one that is there.
             for session in {self._hub.get(agent), self._hub.registering(agent)}:
-                if session is not None and session.open and session.has_key(thumbprint):
+                if session is not None and session.open and session.identity.key == thumbprint[:KEY_CHARACTERS]:
                     self._closed += 1
                     logger.warning("closed the link of agent %s: its key %s was revoked", agent, thumbprint)
                     session.close(CloseCode.REVOKED, CloseCode.REVOKED.meaning)
