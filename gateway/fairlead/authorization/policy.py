@@ -37,9 +37,10 @@ class Verb(StrEnum):
     CANCEL = "cancel"
     INPUT = "input"
     TOKENS = "tokens"
+    ENROLMENT = "enrolment"
 
 
-GATEWAY_VERBS = (Verb.TOKENS,)
+GATEWAY_VERBS = (Verb.TOKENS, Verb.ENROLMENT)
 AGENT_VERBS = tuple(verb for verb in Verb if verb not in (Verb.RUN, *GATEWAY_VERBS))
 
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "audit": "fairlead.cli.access.audit:audit",
     "auth": "fairlead.cli.access.auth:auth",
     "tokens": "fairlead.cli.access.tokens:tokens",
+    "enrolment-tokens": "fairlead.cli.access.enrolment_tokens:enrolment_tokens",
     "keys": "fairlead.cli.access.keys:keys",
     "completion": "fairlead.cli.completion:completion",
     "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",
