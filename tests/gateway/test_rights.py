@@ -336,6 +336,7 @@ async def test_a_caller_may_ask_what_it_may_do(
     assert (await both.http.get("/v1/auth/whoami")).json()["roles"] == ["look"]
     assert (await api.http.get("/v1/auth/whoami")).json() == {
         "subject": "shared-token", "administrator": True, "roles": [], "unbound": [], "expires": None,
+        "issuer": None, "groups": [],
     }  # fmt: skip
     assert await may(api, method="anything")
     assert await may(ci, method="exec", agent=dev.agent)
