@@ -22,7 +22,7 @@ from support.waiting import until
 
 SHARED = (
     schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT, schema.MOVES, schema.EVENTS,
-    schema.SERVICE_TOKENS,
+    schema.SERVICE_TOKENS, schema.ENROLMENT_TOKENS,
     *map(index_key, range(INDEX_SHARDS)), *map(deadlines_key, range(DEADLINE_SHARDS)),
 )  # fmt: skip
 """The keys that all nodes share, or all agents and commands of a shard."""

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 import fairlead.mock
 from fairlead.signing.command_signature import CommandSignature, CommandTerms
 from fairlead.signing.input_signature import input_to_sign, pack_input
-from fairlead.signing.keys import PrivateKey
+from fairlead.signing.key_statement import KeyStatement
+from fairlead.signing.keys import PrivateKey, PublicKey
 
 FILE = Path(fairlead.mock.__path__[0]) / "vectors" / "signatures.json"
 VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text())
@@ -30,6 +31,11 @@ def test_a_vector_is_what_we_sign(vector: dict[str, Any]) -> None:
         octets = terms.to_sign(key.public.id)
         packed = CommandSignature(key.public.id, terms.input, terms.issued, terms.expires, key.sign(octets)).pack()
         assert packed.hex() == vector["sig"]
+    elif vector["kind"] == "keys":
+        public = tuple(PublicKey(bytes.fromhex(one)) for one in given["keys"])
+        statement = KeyStatement(given["agents"], given["sequence"], public)
+        octets = statement.to_sign(key.public.id)
+        assert statement.payload(key.public.id, key.sign(octets)) == vector["statement"]
     else:
         data = bytes.fromhex(given["data"])
         octets = input_to_sign(key.public.id, given["agent"], given["id"], given["n"], given["last"], data)

@@ -28,6 +28,7 @@ from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access import AccessRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
+from fairlead.app.routes.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
 from fairlead.app.routes.tokens import TokenRoutes
 from fairlead.authorization.authorizer import Authorizer
@@ -106,7 +107,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
     auditor = Auditor(node.audit_log)
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
-    access = AccessRoutes(node)
+    access, enrolment = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -123,6 +124,10 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "listTokens": tokens.list,
         "createToken": tokens.create,
         "revokeToken": tokens.revoke,
+        "listEnrolmentTokens": enrolment.list,
+        "createEnrolmentToken": enrolment.create,
+        "revokeEnrolmentToken": enrolment.revoke,
+        "releaseAgent": enrolment.release,
         "whoami": access.whoami,
         "canI": access.can_i,
         "getOpenapi": _openapi,

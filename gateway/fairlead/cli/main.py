@@ -39,6 +39,7 @@ COMMANDS = {
     "context": "fairlead.cli.access.context:context",
     "login": "fairlead.cli.access.login:login",
     "logout": "fairlead.cli.access.login:logout",
+    "enrolment-tokens": "fairlead.cli.access.enrolment_tokens:enrolment_tokens",
     "keys": "fairlead.cli.access.keys:keys",
     "completion": "fairlead.cli.completion:completion",
     "mock-gateway": "fairlead.cli.commands.mock_gateway:mock_gateway",

@@ -16,7 +16,19 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.models import Agent, AgentDetail, Deleted, Identity, Link, NewToken, Permission, Ranking, TokenInfo
+from fairlead.client.models import (
+    Agent,
+    AgentDetail,
+    Deleted,
+    EnrolmentTokenInfo,
+    Identity,
+    Link,
+    NewEnrolmentToken,
+    NewToken,
+    Permission,
+    Ranking,
+    TokenInfo,
+)
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError, InvalidRequest
@@ -39,6 +51,10 @@ class _Labels(msgspec.Struct):
 
 class _Tokens(msgspec.Struct):
     tokens: list[TokenInfo]
+
+
+class _EnrolmentTokens(msgspec.Struct):
+    tokens: list[EnrolmentTokenInfo]
 
 
 class _Cancelled(msgspec.Struct):
@@ -199,6 +215,26 @@ class Client:
     async def revoke_token(self, token: str) -> None:
         """Revoke the service token with this id."""
         await self._transport.call(Request("DELETE", f"/v1/tokens/{quote(token, safe='')}"))
+
+    async def enrolment_tokens(self) -> list[EnrolmentTokenInfo]:
+        """All enrolment tokens, the newest first."""
+        return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
+
+    async def create_enrolment_token(self, agents: str, uses: int, lifetime: float) -> NewEnrolmentToken:
+        """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
+        seconds."""
+        order = {"agents": agents, "uses": uses, "lifetime": lifetime}
+        headers = {"Content-Type": "application/json"}
+        request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
+        return await self._ask(request, NewEnrolmentToken)
+
+    async def revoke_enrolment_token(self, token: str) -> None:
+        """Revoke the enrolment token with this id."""
+        await self._transport.call(Request("DELETE", f"/v1/enrolment-tokens/{quote(token, safe='')}"))
+
+    async def release(self, agent: str) -> None:
+        """Release the id of an agent from its key, so that another key may enrol with it."""
+        await self._transport.call(Request("DELETE", f"/v1/agents/{check_agent_id(agent)}/key"))
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
         return await self._ask(Request("GET", path, params), kind)

@@ -136,6 +136,29 @@ class NewToken(TokenInfo):
     token: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentTokenInfo:
+    """An enrolment token without its secret: it enrols `uses` agents whose ids match the pattern `agents`, and has
+    enrolled `used`. Times are RFC 3339.
+    """
+
+    id: str
+    agents: str
+    uses: int
+    used: int
+    created: str
+    created_by: str
+    expires: str
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEnrolmentToken(EnrolmentTokenInfo):
+    """A new enrolment token with its text."""
+
+    token: str
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who the caller is. `expires` is set for a service token and for a user, `issuer` and `groups` only for a user."""

@@ -46,6 +46,8 @@ fl1:service_tokens     hash    service tokens: digest, name, roles, lifetime; la
                                API; no TTL, tokens are removed a week after they have expired
 fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent and key that it has enrolled. Written by
                                enrolment; a week after the token has expired
+fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms). Written by the API; no TTL, those that
+                               expired a week ago are removed
 fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to. Written by enrolment and claim;
                                no TTL, but a week once it was released, as ""
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
@@ -70,6 +72,7 @@ REBALANCE = "fl1:rebalance"
 DISCONNECT = "fl1:disconnect"
 SCALING_HISTORY = "fl1:scaling_history"
 SERVICE_TOKENS = "fl1:service_tokens"
+ENROLMENT_TOKENS = "fl1:enrolment_tokens"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -106,8 +109,8 @@ KEY_TYPES = {
     "fl1:disconnected": "hash", "fl1:agent": "hash", "fl1:open": "hash", "fl1:agents": "zset", "fl1:cmd": "hash",
     "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
-    SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", "fl1:enrolment": "hash", "fl1:bound_key": "string",
-    EVENTS: "stream",
+    SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
+    "fl1:bound_key": "string", EVENTS: "stream",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 

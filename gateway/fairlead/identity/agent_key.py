@@ -12,7 +12,7 @@ import binascii
 import hashlib
 from typing import Final
 
-from fairlead.errors import InvalidRequest
+from fairlead.errors import ConfigError, InvalidRequest
 
 SEED_BYTES: Final = 32
 PUBLIC_BYTES: Final = 32
@@ -62,6 +62,33 @@ def public_key(text: str) -> bytes:
             field="key",
         )
     return octets
+
+
+def seed_of_pem(pem: bytes, source: str) -> bytes:
+    """The seed of a private key in PEM, without a passphrase. `source` names it in messages. Raises ConfigError."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as e:
+        raise ConfigError(
+            f"{source} holds no private key: expected an Ed25519 key in PEM without a passphrase "
+            "(`openssl genpkey -algorithm ed25519` makes one)"
+        ) from e
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ConfigError(f"{source} holds a key of another kind: expected Ed25519")
+    return key.private_bytes_raw()
+
+
+def pem_of_seed(seed: bytes) -> bytes:
+    """The private key made of `seed` in PEM (PKCS #8), without a passphrase."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    key = Ed25519PrivateKey.from_private_bytes(seed)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def base64url(octets: bytes) -> str:

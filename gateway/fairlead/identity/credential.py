@@ -117,9 +117,9 @@ class CredentialVerifier:
         self._audience = audience
         self._registry = JWSRegistry(algorithms=[ALGORITHM])
 
-    def verify(self, text: str, now: int) -> AgentCredential:
+    def verify(self, text: str, now: int, *, may_be_expired: bool = False) -> AgentCredential:
         """What the credential says. Raises Unauthorized; its detail `reason` is malformed, signature, audience,
-        not_yet_valid or expired.
+        not_yet_valid or expired. `may_be_expired` is for a renewal, which also asks whether the key is still bound.
         """
         if len(text) > TEXT_LIMIT or not text.isascii():
             raise _malformed()
@@ -132,7 +132,7 @@ class CredentialVerifier:
             raise _not_signed() from e
         except (JoseError, ValueError, TypeError, InvalidRequest) as e:
             raise _malformed() from e
-        self._check_claims(claims, now)
+        self._check_claims(claims, min(now, claims.exp - 1) if may_be_expired else now)
         return AgentCredential(claims.jti, agent, public, claims.iat, claims.exp)
 
     def _signed_claims(self, text: str) -> _Claims:

@@ -26,6 +26,7 @@ PATTERN_LIMIT: Final = 128
 WILDCARDS_LIMIT: Final = 4
 """Asterisks in a pattern, which bound the time of a comparison."""
 _TEXT = re.compile(r"fl_enrol_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_ID = re.compile(r"[0-9a-f]{12}")
 _PATTERN = re.compile(r"[A-Za-z0-9._*?-]+\Z")
 
 
@@ -39,6 +40,7 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
     expires: int
     agents: str
     uses: int
+    created_by: str = ""
 
 
 def new_token(draw: bytes) -> tuple[str, str, str]:
@@ -47,6 +49,11 @@ def new_token(draw: bytes) -> tuple[str, str, str]:
         raise ValueError(f"an enrolment token takes {ID_BYTES + SECRET_BYTES} random bytes, got {len(draw)}")
     id, secret = draw[:ID_BYTES].hex(), base64url(draw[ID_BYTES:])
     return id, _digest(secret), f"fl_enrol_{id}_{secret}"
+
+
+def is_token_id(text: str) -> bool:
+    """Whether the text has the form of a token's id, which is no secret."""
+    return _ID.fullmatch(text) is not None
 
 
 def split_token(text: str) -> tuple[str, str] | None:

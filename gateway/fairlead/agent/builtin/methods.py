@@ -27,6 +27,7 @@ from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
 from fairlead.agent.builtin.sys_info import system_info
+from fairlead.agent.identity import AgentIdentity
 
 if TYPE_CHECKING:
     from fairlead.agent.verification.trusted_keys import TrustedKeys
@@ -60,7 +61,7 @@ METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
 def builtin_agent(
     url: str,
     id: str,
-    token: str | Callable[[], str],
+    token: str | Callable[[], str] | AgentIdentity,
     *,
     facts: Mapping[str, str] | None = None,
     encoding: Literal["msgpack", "json"] = "msgpack",
@@ -79,7 +80,8 @@ def builtin_agent(
     agent = Agent(
         url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal, trusted_keys=trusted_keys
     )
-    own = own_paths(private, journal)
+    identity = token.folder.path if isinstance(token, AgentIdentity) else None
+    own = own_paths(private, journal, identity)
     unwritable = own + (program_paths(options.exec.allow or ()) if options.confined else [])
     check_confinement(options, unwritable)
     context = MethodContext(options, DiskThreads(), PathGuard(own), PathGuard(unwritable))

@@ -129,6 +129,12 @@ SETTINGS: Mapping[str, Setting] = {
     "token": text(r"[!-~]{1,4096}", "printable ASCII without spaces", "The agents' token; better in a file", True,
                   in_file=False),
     "token_file": path("File that contains the token; it is read at each attempt to connect", "the path of a file"),
+    "identity": path("Folder, for this agent only, with the key that it makes and the credential that it gets",
+                     "the path of a folder"),
+    "enrolment_token": text(r"[!-~]{1,4096}", "printable ASCII without spaces", "Token with which the agent enrols "
+                            "once (needs `identity`); better in a file", True, in_file=False),
+    "enrolment_token_file": path("File that contains the enrolment token; it is read when it is needed",
+                                 "the path of a file"),
     "ca_file": path("PEM file of the certificate authorities to trust instead of the system's", "the path of a file"),
     "proxy": Setting(_proxy, "http://[user:password@]host:port, https://… or `direct`",
                      "Proxy to connect through, by HTTP CONNECT", secret=True),

@@ -144,7 +144,9 @@ class CommandVerifier:
     def _verified(self, cmd: Cmd, signature: CommandSignature, key: PublicKey, now: int) -> VerifiedCommand:
         until = signature.expires + CLOCK_TOLERANCE_MS
         left = msgspec.structs.replace(cmd, deadline=min(cmd.deadline, max(0, until - now)))
-        return VerifiedCommand(left, until, SignedInput(key, self._agent, cmd.id, signature.input == "signed"))
+        return VerifiedCommand(
+            left, until, SignedInput(key, self._keys, self._agent, cmd.id, signature.input == "signed")
+        )
 
     def _refusal(self, cmd: Cmd, rejected: SignatureRejected) -> CommandError:
         self.rejections[rejected.rejection] += 1

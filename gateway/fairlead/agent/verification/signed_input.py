@@ -7,15 +7,18 @@ likes into a shell that a signed command has opened.
 from __future__ import annotations
 
 from fairlead.agent.errors import CommandError
+from fairlead.agent.verification.trusted_keys import TrustedKeys
 from fairlead.signing.errors import SignatureRejected
 from fairlead.signing.input_signature import input_to_sign, unpack_input
 from fairlead.signing.keys import PublicKey
 
 
 class SignedInput:
-    def __init__(self, key: PublicKey, agent: str, command: str, allowed: bool) -> None:
-        """`allowed` is false for a command that was signed to take no input."""
+    def __init__(self, key: PublicKey, keys: TrustedKeys, agent: str, command: str, allowed: bool) -> None:
+        """`key` signed the command, and must be one of `keys` as long as input arrives. `allowed` is false for a
+        command that was signed to take no input."""
         self._key = key
+        self._keys = keys
         self._agent = agent
         self._command = command
         self._allowed = allowed
@@ -26,6 +29,12 @@ class SignedInput:
         """The data of the next chunk. Raises CommandError."""
         if not self._allowed:
             raise CommandError("input_not_allowed", "input arrived for a command that was signed to take none")
+        if self._keys.find(self._key.id) is None:
+            raise CommandError(
+                "signature_key_unknown",
+                f"this agent no longer trusts the key {self._key.id.hex()}: expected input for commands of its "
+                "trusted keys only",
+            )
         try:
             last, signature, data = unpack_input(payload)
         except SignatureRejected as e:

@@ -1,7 +1,7 @@
 """The keys whose signatures an agent accepts, from the file that its owner pins.
 
-Read when the agent starts. The file must belong to somebody whom the agent's host trusts: whoever writes it decides
-who may run commands here, so a file that everyone may write is refused.
+Read when the agent starts; `key_rotation` may replace them later. The file must belong to somebody whom the agent's
+host trusts: whoever writes it decides who may run commands here, so a file that everyone may write is refused.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ class TrustedKeys:
 
     def find(self, key_id: bytes) -> PublicKey | None:
         return self._keys.get(key_id)
+
+    def all(self) -> list[PublicKey]:
+        return list(self._keys.values())
+
+    def replace(self, keys: list[PublicKey]) -> None:
+        """Trust these keys and no others from now on; from any thread."""
+        self._keys = {one.id: one for one in keys}
 
     def __len__(self) -> int:
         return len(self._keys)

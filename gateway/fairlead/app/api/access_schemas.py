@@ -50,6 +50,43 @@ class ServiceTokenList(Struct):
     tokens: list[StoredServiceToken]
 
 
+class NewEnrolmentToken(Struct, forbid_unknown_fields=True):
+    """An enrolment token to create."""
+
+    agents: Annotated[
+        str,
+        Meta(min_length=1, max_length=128, description="The ids that may enrol with it: `?` stands for one character, "
+             "`*` for any number of them."),
+    ]  # fmt: skip
+    uses: Annotated[int, Meta(ge=1, le=100_000, description="How many agents it enrols.")] = 1
+    lifetime: Annotated[float, Meta(ge=60, le=366 * DAY, description="Seconds until the token expires.")] = 1.0 * DAY
+
+
+class StoredEnrolmentToken(Struct):
+    """An enrolment token without its secret. `used` is the number of agents that it has enrolled."""
+
+    id: str
+    agents: str
+    uses: int
+    used: int
+    created: str
+    created_by: str
+    expires: str
+    expired: bool
+
+
+class CreatedEnrolmentToken(StoredEnrolmentToken, kw_only=True):
+    """A new enrolment token. `token` is its text, which cannot be shown again."""
+
+    token: str
+
+
+class EnrolmentTokenList(Struct):
+    """All enrolment tokens, the newest first."""
+
+    tokens: list[StoredEnrolmentToken]
+
+
 class Caller(Struct):
     """Who the caller is. An administrator may do everything and has no roles. `roles` are those that the caller has
     now; `unbound` are those to which its token is limited and which are not bound to its name."""

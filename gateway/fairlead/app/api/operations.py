@@ -192,6 +192,28 @@ OPERATIONS = (
         "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.TOKENS,),
     ),
     Operation(
+        "get", "/v1/enrolment-tokens", "listEnrolmentTokens", "List all enrolment tokens, without their secrets.",
+        "All enrolment tokens.",
+        200, access_schemas.EnrolmentTokenList, faults=LATER, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "post", "/v1/enrolment-tokens", "createEnrolmentToken",
+        "Create an enrolment token, with which new agents get their first credential.",
+        "The token with its text, which is shown only now.",
+        201, access_schemas.CreatedEnrolmentToken, takes=access_schemas.NewEnrolmentToken,
+        faults=(400, 413, *LATER), needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "delete", "/v1/enrolment-tokens/{token}", "revokeEnrolmentToken",
+        "Revoke an enrolment token: it enrols nobody any more. Agents that it has enrolled stay.",
+        "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "delete", "/v1/agents/{agent}/key", "releaseAgent",
+        "Release the id of an agent from its key, so that another key may enrol with the id. Links that are open stay.",
+        "The id is released.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
         "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",
         200, access_schemas.Caller, needs=None,
     ),

@@ -29,7 +29,10 @@ class RenewalRequest(msgspec.Struct):
 
 
 class IssuedCredential(msgspec.Struct):
+    """`lifetime` is the seconds for which the credential is valid from now on."""
+
     credential: str
+    lifetime: int
 
 
 _enrolment = msgspec.json.Decoder(EnrolmentRequest)
@@ -70,4 +73,6 @@ class EnrolmentRoutes:
             raise await self._failures.note("link", client_key(scope), e) from None
         authenticated(scope)
         headers = {"cache-control": "no-store"}
-        return Response(_encode(IssuedCredential(issued)), 201, headers, media_type="application/json")
+        return Response(
+            _encode(IssuedCredential(issued, self._enrolment.lifetime)), 201, headers, media_type="application/json"
+        )

@@ -6,28 +6,17 @@ again.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group
+from fairlead.cli.click_extensions import Group, parse_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 
 if TYPE_CHECKING:
     from fairlead.client import Client, TokenInfo
-
-UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """A whole number with a unit, as seconds."""
-    found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
-    if found is None:
-        raise click.BadParameter(f"{value!r}: expected a whole number with s, m, h or d, such as 90d", ctx, param)
-    return float(found[1]) * UNITS[found[2]]
 
 
 @click.group(cls=Group)
@@ -41,7 +30,7 @@ def tokens() -> None:
     "--role", "roles", multiple=True, metavar="ROLE", help="Limit the token to this role of its name; may be repeated."
 )
 @click.option(
-    "--expires", "lifetime", callback=_seconds, default="90d", show_default=True, metavar="LIFETIME",
+    "--expires", "lifetime", callback=parse_lifetime, default="90d", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
 @click.argument("name")

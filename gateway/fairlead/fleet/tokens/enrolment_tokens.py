@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from fairlead.fleet import lua, schema
-from fairlead.store.answer import Answer
+from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Reply, integer, items, octets
+from fairlead.store.reply import Reply, integer, items, octets, text
 
+TOKENS_LIMIT: Final = 1_000
+"""Tokens of a fleet."""
 KEPT_MS: Final = 7 * 24 * 3600_000
 """How long an expired token is kept, so that its refusal can say that it has expired."""
 
@@ -32,9 +34,27 @@ class EnrolmentTokens:
     def add(self, id: str, token: bytes, expires: int) -> asyncio.Future[Reply]:
         """Store a token with a new id until a week after `expires` (ms)."""
         key = schema.enrolment_key(id)
-        stored = self._store.submit("HSET", key, "token", token)
-        self._store.submit("PEXPIREAT", key, expires + KEPT_MS)
-        return stored
+        # First in the index: a token that is not there could not be revoked.
+        self._store.submit("ZADD", schema.ENROLMENT_TOKENS, expires, id)
+        self._store.submit("HSET", key, "token", token)
+        return self._store.submit("PEXPIREAT", key, expires + KEPT_MS)
+
+    async def all(self, now: int) -> list[StoredEnrolment]:
+        """All tokens, except those that expired more than a week before `now` (ms)."""
+        self._store.submit("ZREMRANGEBYSCORE", schema.ENROLMENT_TOKENS, "-inf", now - KEPT_MS)
+        ids = [text(id) for id in items(await self._store.submit("ZRANGE", schema.ENROLMENT_TOKENS, 0, TOKENS_LIMIT))]
+        answers = await answers_or_errors([self.read(id) for id in ids])
+        found = []
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+            if answer is not None:
+                found.append(answer)
+        return found
+
+    async def full(self) -> bool:
+        """Whether there are as many tokens as there may be."""
+        return integer(await self._store.submit("ZCARD", schema.ENROLMENT_TOKENS)) >= TOKENS_LIMIT
 
     def read(self, id: str) -> Answer[StoredEnrolment | None]:
         """The token and how many agents it has enrolled; None if there is none with this id."""
@@ -50,7 +70,9 @@ class EnrolmentTokens:
 
     def remove(self, id: str) -> Answer[bool]:
         """Remove a token. The answer is False if there was none with this id."""
-        return Answer(self._store.submit("DEL", schema.enrolment_key(id)), lambda reply: integer(reply) == 1)
+        removed = self._store.submit("DEL", schema.enrolment_key(id))
+        self._store.submit("ZREM", schema.ENROLMENT_TOKENS, id)
+        return Answer(removed, lambda reply: integer(reply) == 1)
 
 
 def _parse(reply: Reply) -> StoredEnrolment | None:

@@ -51,7 +51,7 @@ class Enrolment:
         self.keys = keys
         self._now = now
         self._new_id = new_id
-        self._lifetime = lifetime
+        self.lifetime = lifetime
 
     async def enrol(self, request: EnrolmentRequest) -> str:
         """A credential for a new agent. Raises InvalidRequest, Unauthorized or BusUnavailable."""
@@ -70,8 +70,9 @@ class Enrolment:
         return self._issue(agent, public)
 
     async def renew(self, text: str, proof: str) -> str:
-        """A credential in place of one that is still valid. Raises Unauthorized or BusUnavailable."""
-        credential = self.verifier.verify(text, self._now() // 1000)
+        """A credential in place of an earlier one, which may have expired: an agent that was away for long still has
+        its key, and whether the id is bound to it decides. Raises Unauthorized or BusUnavailable."""
+        credential = self.verifier.verify(text, self._now() // 1000, may_be_expired=True)
         check_proof(credential.public, proof, renewal_statement(credential.agent, text))
         await self.check_bound(credential)
         return self._issue(credential.agent, credential.public)
@@ -87,7 +88,7 @@ class Enrolment:
             raise _bound_elsewhere(agent)
 
     def _issue(self, agent: str, public: bytes) -> str:
-        return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self._lifetime)
+        return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self.lifetime)
 
 
 def _bound_elsewhere(agent: str) -> Unauthorized:
