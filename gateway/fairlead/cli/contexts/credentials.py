@@ -28,7 +28,7 @@ LOCK_TIMEOUT: Final = 30.0
 """Seconds to wait for another command that refreshes the same tokens."""
 
 
-class StoredTokens(msgspec.Struct, forbid_unknown_fields=True):
+class LoginTokens(msgspec.Struct, forbid_unknown_fields=True):
     """`token` is what the gateway gets; `issuer` and `client_id` say who has given it, and to whom."""
 
     issuer: str
@@ -45,7 +45,7 @@ def credentials_path(name: str) -> Path:
     return config_folder() / "credentials" / f"{name}.json"
 
 
-def read_credentials(name: str) -> StoredTokens | None:
+def read_credentials(name: str) -> LoginTokens | None:
     """Raises ConfigError if the file cannot be used, or if others may read it."""
     path = credentials_path(name)
     try:
@@ -59,12 +59,12 @@ def read_credentials(name: str) -> StoredTokens | None:
     if mode & 0o077:
         raise ConfigError(f"{path} has the mode {mode:o}, so that others may read your tokens: `chmod 600` it")
     try:
-        return msgspec.json.decode(octets, type=StoredTokens)
+        return msgspec.json.decode(octets, type=LoginTokens)
     except msgspec.MsgspecError as e:
         raise ConfigError(f"{path} is not a file of tokens ({e}): `fairlead login` writes a new one") from e
 
 
-def write_credentials(name: str, credentials: StoredTokens) -> None:
+def write_credentials(name: str, credentials: LoginTokens) -> None:
     write_file(credentials_path(name), msgspec.json.encode(credentials))
 
 
@@ -83,7 +83,7 @@ async def current_token(name: str, context: Context) -> str | None:
         return await _refreshed(name, context, found)
 
 
-async def _refreshed(name: str, context: Context, old: StoredTokens) -> str:
+async def _refreshed(name: str, context: Context, old: LoginTokens) -> str:
     from fairlead.cli.contexts.device_login import refresh
 
     try:

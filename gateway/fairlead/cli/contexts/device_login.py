@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from fairlead.cli.contexts.contexts_file import Context
-from fairlead.cli.contexts.credentials import StoredTokens
+from fairlead.cli.contexts.credentials import LoginTokens
 from fairlead.errors import ConfigError, Unauthorized, Unavailable
 
 GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
@@ -49,7 +49,7 @@ class _Refusal(msgspec.Struct):
     error_description: str = ""
 
 
-async def login(context: Context, show: Callable[[DeviceCode], None]) -> StoredTokens:
+async def login(context: Context, show: Callable[[DeviceCode], None]) -> LoginTokens:
     """Ask for a code, `show` it, and wait until the user has entered it. Raises Unauthorized if the user or the issuer
     refuses, and Unavailable if the issuer does not answer."""
     from fairlead.oidc.provider import decoded, fetch_metadata, request
@@ -71,7 +71,7 @@ async def login(context: Context, show: Callable[[DeviceCode], None]) -> StoredT
     return await _wait(context, endpoints.token_endpoint, code)
 
 
-async def _wait(context: Context, endpoint: str, code: DeviceCode) -> StoredTokens:
+async def _wait(context: Context, endpoint: str, code: DeviceCode) -> LoginTokens:
     from fairlead.oidc.provider import request
 
     form = {"grant_type": GRANT, "device_code": code.device_code, "client_id": context.client_id}
@@ -98,7 +98,7 @@ async def _wait(context: Context, endpoint: str, code: DeviceCode) -> StoredToke
         raise Unauthorized("nobody has entered the code in time: `fairlead login` gives another one") from e
 
 
-async def refresh(context: Context, refresh_token: str) -> StoredTokens:
+async def refresh(context: Context, refresh_token: str) -> LoginTokens:
     """New tokens. Raises Unauthorized if the issuer refuses, and Unavailable if it does not answer."""
     from fairlead.oidc.provider import fetch_metadata, request
 
@@ -123,7 +123,7 @@ async def revoke(context: Context, refresh_token: str) -> bool:
     return bool(endpoint)
 
 
-def _credentials(context: Context, body: bytes, refresh_token: str) -> StoredTokens:
+def _credentials(context: Context, body: bytes, refresh_token: str) -> LoginTokens:
     """An ID token is for this client; an access token may be for anybody, and is sent only if there is no other."""
     from fairlead.oidc.provider import decoded
 
@@ -132,7 +132,7 @@ def _credentials(context: Context, body: bytes, refresh_token: str) -> StoredTok
     if not token:
         raise Unavailable(f"the issuer {context.issuer} gave no token")
     expires = _end_of(token) or time.time() + tokens.expires_in
-    return StoredTokens(context.issuer, context.client_id, token, expires, tokens.refresh_token or refresh_token)
+    return LoginTokens(context.issuer, context.client_id, token, expires, tokens.refresh_token or refresh_token)
 
 
 def _end_of(token: str) -> float | None:
