@@ -88,7 +88,7 @@ class Demo:
             raise ConfigError(
                 f"cannot create the folder {self._data}: {e.strerror}; name another with --data FOLDER"
             ) from e
-        async with connect(self._api, None) as client:
+        async with await connect(self._api, None) as client:
             await self._start(client)
             await self._print_welcome(client)
             await self._supervise()
