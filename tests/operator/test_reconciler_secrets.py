@@ -25,8 +25,8 @@ TOKENS = [
 
 
 async def test_an_issuer_key_is_read_and_not_quoted(namespace: OperatorNamespace) -> None:
-    more = {"tokens": {"secretRef": {"name": "tokens", "issuerKey": "issuer-key"}}}
-    reconciler = namespace.reconciler(await namespace.gateway(**more))
+    tokens = {"secretRef": {"name": "tokens", "issuerKey": "issuer-key"}}
+    reconciler = namespace.reconciler(await namespace.gateway(tokens=tokens))
     assert condition(await namespace.reconcile(reconciler), "SecretsFound") == (
         "False", "NotFound", "the Secret tokens has no key issuer-key",
     )  # fmt: skip
