@@ -180,6 +180,17 @@ def test_yes_for_a_selector_is_yes_for_each_of_its_agents(
         assert policy.decide(CI, access, agent).allowed
 
 
+@given(roles, accesses, agents, facts)
+def test_labels_that_give_nothing_open_nothing(
+    known: dict[str, tuple[Rule, ...]], access: Access, before: AgentTraits, labels: dict[str, str]
+) -> None:
+    policy, after = policy_of(known), AgentTraits(before.id, labels, before.facts)
+    opens = policy.decide(CI, access, after).allowed and not policy.decide(CI, access, before).allowed
+    if opens:
+        assert policy.gained(CI, before, after)
+    assert not policy.gained(CI, before, before)
+
+
 @given(selectors)
 def test_a_selector_is_shown_as_it_can_be_written(text: str) -> None:
     assert rule_selector(selector_text(rule_selector(text))) == rule_selector(text)

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.identity.agent_key import seed_of_pem
+from fairlead.identity.credential import CredentialIssuer
 from fairlead.version import __version__
 from fairlead_operator.api.gateway_spec import GROUP, VERSION
 from fairlead_operator.api.policy import Policies, SecretState, read_policies, secrets_to_read, violations
@@ -165,7 +167,7 @@ def test_defaults_install_a_gateway_with_a_valkey_for_evaluation(render: Render)
     objects = render()
     spec = named(objects, "LinkGateway", "fairlead")["spec"]
     assert spec["redis"] == {"secretRef": {"name": "fairlead-valkey", "key": "url"}}
-    assert spec["tokens"] == {"secretRef": {"name": "fairlead-tokens"}}
+    assert spec["tokens"] == {"secretRef": {"name": "fairlead-tokens", "issuerKey": "issuer-key"}}
     assert named(objects, "Deployment", "fairlead-operator")["spec"]["replicas"] == 2
     valkey = named(objects, "StatefulSet", "fairlead-valkey")["spec"]
     assert "replicas" not in valkey
@@ -271,7 +273,7 @@ def test_secrets_are_random_and_not_short(render: Render) -> None:
             base64.b64decode(value).decode()
             for one in of_kind(render(), "Secret")
             for key, value in one["data"].items()
-            if key not in ("url", "valkey.conf")
+            if key not in ("url", "valkey.conf", "issuer-key")
         ]
 
     first, second = values(), values()
@@ -384,6 +386,15 @@ def test_tokens_outlive_the_release(render: Render) -> None:
     """Agents out there know theirs: another installation must let them in."""
     secret = named(render(), "Secret", "fairlead-tokens")
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_agents_can_enrol_without_a_setting(render: Render) -> None:
+    objects = render()
+    key = base64.b64decode(named(objects, "Secret", "fairlead-tokens")["data"]["issuer-key"])
+    assert len(CredentialIssuer(seed_of_pem(key, "the chart"), "fairlead").public) == 32
+    theirs = {"tokens": {"existingSecret": "theirs", "issuerKey": "signing.pem"}}
+    spec = named(render(theirs), "LinkGateway", "fairlead")["spec"]
+    assert spec["tokens"] == {"secretRef": {"name": "theirs", "issuerKey": "signing.pem"}}
 
 
 def test_the_chart_works_as_a_dependency_of_another(helm: Helm, chart: Path, tmp_path: Path) -> None:

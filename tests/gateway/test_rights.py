@@ -237,6 +237,27 @@ async def test_nobody_labels_an_agent_into_or_out_of_others(
     denied(await ci.http.delete(f"/v1/agents/{dev.agent}"))
 
 
+async def test_nobody_labels_an_agent_into_its_own_rights(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dev: ScriptedAgent, prod: ScriptedAgent
+) -> None:
+    """Two roles that are harmless one by one: to label every agent, and to run commands where env=dev."""
+    climber, labeller = [await caller_of(api_of, gateway, name) for name in ("climber", "labeller")]
+    denied(await climber.post({"agent": prod.agent, "method": "exec"}))
+    for labels in ({"env": "dev"}, {"env": "dev", "ring": "1"}):
+        told = denied(await climber.http.patch(f"/v1/agents/{prod.agent}", json={"labels": labels}))
+        assert "they would give it method exec there" in told
+    assert (await api.agent(prod.agent))["labels"] == {"env": "prod"}
+    denied(await climber.post({"agent": prod.agent, "method": "exec"}))
+    for caller, agent, labels in (
+        (climber, prod, {"ring": "1"}),  # gives nothing
+        (climber, dev, {"ring": "1"}),  # it has these rights already
+        (climber, dev, {"env": "prod"}),  # takes them away
+        (labeller, prod, {"env": "dev"}),  # gives others what it does not have itself: this is what it labels for
+    ):
+        answer = await caller.http.patch(f"/v1/agents/{agent.agent}", json={"labels": labels})
+        assert answer.status_code == 200, answer.text
+
+
 async def test_ids_in_rules_are_names_or_their_beginnings(
     gateway: GatewayProcess, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:
@@ -315,6 +336,7 @@ async def test_a_caller_may_ask_what_it_may_do(
     assert (await both.http.get("/v1/auth/whoami")).json()["roles"] == ["look"]
     assert (await api.http.get("/v1/auth/whoami")).json() == {
         "subject": "shared-token", "administrator": True, "roles": [], "unbound": [], "expires": None,
+        "issuer": None, "groups": [],
     }  # fmt: skip
     assert await may(api, method="anything")
     assert await may(ci, method="exec", agent=dev.agent)

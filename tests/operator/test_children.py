@@ -74,6 +74,16 @@ def test_deployment_reads_the_redis_password_from_its_secret() -> None:
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
+def test_pods_with_an_issuer_key_enrol_agents() -> None:
+    assert not [one for one in container()["env"] if one["name"] == "FAIRLEAD_ISSUER_KEY"]
+    more = {"tokens": {"secretRef": {"name": "theirs", "issuerKey": "issuer-key"}}}
+    pod = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]
+    assert {"name": "FAIRLEAD_ISSUER_KEY", "value": "/etc/fairlead/tokens/issuer.pem"} in container(**more)["env"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "tokens")
+    assert volume["secret"]["secretName"] == "theirs"
+    assert {"key": "issuer-key", "path": "issuer.pem"} in volume["secret"]["items"]
+
+
 def test_pods_with_a_certificate_serve_links_with_tls() -> None:
     more = {"linkTls": {"secretName": "certificate"}, "ingress": {"enabled": False}}
     found = made(**more)

@@ -128,8 +128,9 @@ class Authorizer:
             self._forbid(decision.reason, subject)
 
     def require_labelled(self, subject: Subject, row: AgentRow, changes: dict[str, str | None]) -> None:
-        """Raises PermissionDenied if the subject may not label the agent as it is, or would not be allowed to once the
-        labels are changed: nobody labels an agent out of or into the agents of others."""
+        """Raises PermissionDenied if the subject may not label the agent as it is, would not be allowed to once the
+        labels are changed, or would then have a right that it has not now: nobody labels an agent out of or into the
+        agents of others, and nobody makes an agent one of its own."""
         self.require_on_row(subject, Verb.LABEL, row)
         if subject.administrator:
             return
@@ -140,6 +141,12 @@ class Authorizer:
             self._forbid(
                 f"{subject.identity} may not set these labels on agent {row.agent!r}: expected that a rule with "
                 f"{Access(Verb.LABEL)} still holds for it afterwards",
+                subject,
+            )
+        if gained := self.policy.gained(subject, before, after):
+            self._forbid(
+                f"{subject.identity} may not set these labels on agent {row.agent!r}, for they would give it {gained} "
+                "there: expected labels that give the caller no right which it has not already",
                 subject,
             )
 

@@ -182,6 +182,21 @@ class Policy:
         """The rules that allow this on some agents, each with its role."""
         return self._rules(subject).allowing(access)
 
+    def gained(self, subject: Subject, before: AgentTraits, after: AgentTraits) -> str:
+        """A method or verb that the subject may use on the agent only once it is as in `after`; empty if there is
+        none."""
+        rules = self._rules(subject).all
+        held = [rule for _, rule in rules if rule.holds_for(before)]
+        new = [rule for _, rule in rules if rule.holds_for(after) and rule not in held]
+        for pattern in sorted(name for rule in new for name in rule.methods):
+            if not any(covers_name(known, pattern) for rule in held for known in rule.methods):
+                return f"method {pattern}"
+        for verb in AGENT_VERBS:
+            access = Access(verb)
+            if any(rule.allows(access) for rule in new) and not any(rule.allows(access) for rule in held):
+                return str(access)
+        return ""
+
     def decide_for_all(self, subject: Subject, access: Access, asked: Selector) -> Decision:
         """Whether one rule allows this on every agent that matches `asked`, a selector of rules."""
         if subject.administrator or access.verb in GATEWAY_VERBS:
@@ -204,10 +219,10 @@ class Policy:
 class _SubjectRules:
     """All rules of one subject, and those that allow an access, as they were found before."""
 
-    __slots__ = ("_allowing", "_rules", "_verbs")
+    __slots__ = ("_allowing", "_verbs", "all")
 
     def __init__(self, rules: tuple[tuple[str, Rule], ...]) -> None:
-        self._rules = rules
+        self.all = rules
         self._verbs = frozenset(verb.value for verb in Verb if any(_names_verb(rule, verb) for _, rule in rules))
         self._allowing: dict[str, tuple[tuple[str, Rule], ...]] = {}
 
@@ -220,7 +235,7 @@ class _SubjectRules:
         if found is None:
             if len(self._allowing) >= ACCESSES_CACHED:
                 self._allowing.clear()
-            found = self._allowing[key] = tuple(one for one in self._rules if one[1].allows(access))
+            found = self._allowing[key] = tuple(one for one in self.all if one[1].allows(access))
         return found
 
 

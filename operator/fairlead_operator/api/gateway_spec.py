@@ -91,13 +91,24 @@ class Redis(ApiStruct, frozen=True, kw_only=True):
 
 
 class TokenSecret(ApiStruct, frozen=True, kw_only=True):
-    """A Secret with both tokens, in the LinkGateway's namespace."""
+    """A Secret with both tokens, and the key that lets agents enrol, in the LinkGateway's namespace."""
 
     name: Name
     agent_key: Annotated[str, Meta(min_length=1, description="Key of the token that agents present.")] = "agent-token"
     platform_key: Annotated[
         str, Meta(min_length=1, description="Key of the token that callers of the API present.")
     ] = "platform-token"
+    issuer_key: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                description="Key of the Ed25519 private key (PEM) that signs the credentials of agents. Without it "
+                "agents cannot enrol.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Tokens(ApiStruct, frozen=True, kw_only=True):

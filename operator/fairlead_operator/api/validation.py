@@ -46,6 +46,7 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_AGENT_TOKEN_FILE": "set tokens.secretRef",
     "FAIRLEAD_PLATFORM_TOKEN": "set tokens.secretRef",
     "FAIRLEAD_PLATFORM_TOKEN_FILE": "set tokens.secretRef",
+    "FAIRLEAD_ISSUER_KEY": "set tokens.secretRef.issuerKey",
     "FAIRLEAD_LINK_TLS_CERT": "set linkTls.secretName",
     "FAIRLEAD_LINK_TLS_KEY": "set linkTls.secretName",
     "FAIRLEAD_CAPACITY": "set capacity",

@@ -195,6 +195,8 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         plain["FAIRLEAD_REDIS"] = str(spec.redis.url)
     if spec.redis.ca_secret_ref is not None:
         plain["FAIRLEAD_REDIS_CA_FILE"] = f"{REDIS}/ca.crt"
+    if spec.tokens.secret_ref.issuer_key is not None:
+        plain["FAIRLEAD_ISSUER_KEY"] = f"{TOKENS}/issuer.pem"
     if spec.link_tls is not None:
         plain |= {"FAIRLEAD_LINK_TLS_CERT": f"{LINK_TLS}/tls.crt", "FAIRLEAD_LINK_TLS_KEY": f"{LINK_TLS}/tls.key"}
     if spec.telemetry.otlp_endpoint:
@@ -216,11 +218,10 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
 
 def _token_files(spec: LinkGatewaySpec) -> Object:
     ref = spec.tokens.secret_ref
-    return {
-        "secretName": ref.name,
-        "defaultMode": 0o440,
-        "items": [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}],
-    }
+    items = [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}]
+    if ref.issuer_key is not None:
+        items.append({"key": ref.issuer_key, "path": "issuer.pem"})
+    return {"secretName": ref.name, "defaultMode": 0o440, "items": items}
 
 
 def _redis_files(spec: LinkGatewaySpec) -> list[Object]:

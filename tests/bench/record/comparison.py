@@ -58,7 +58,8 @@ def _against(what: str, unit: str, servers: dict[str, float], labels: dict[str, 
     ours = min((figure for name, figure in servers.items() if name in OWN), default=0.0)
     for name, theirs in servers.items():
         if name not in (*OWN, *FLOORS) and 0 < theirs * NOISE < ours:
-            numbers = (f"{theirs:,.1f} {unit}", f"{ours:,.1f} {unit}")
+            digits = 1 if ours >= 10 else 3
+            numbers = (f"{theirs:,.{digits}f} {unit}", f"{ours:,.{digits}f} {unit}")
             yield Behind(what, labels[name], *numbers, REASONS.get(name, UNKNOWN))
 
 

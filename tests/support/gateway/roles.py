@@ -33,6 +33,9 @@ roles:
     - methods: [work]
       verbs: [view]
       agents: fact.place=here
+  labels:
+    - verbs: [view, label]
+      agents: "*"
   named:
     - methods: [work]
       ids: [named-*]
@@ -45,6 +48,8 @@ bindings:
   - {tokens: [here], roles: [here]}
   - {tokens: [named], roles: [named]}
   - {tokens: [both], roles: [look, all]}
+  - {tokens: [labeller], roles: [labels]}
+  - {tokens: [climber], roles: [labels, deploy]}
 """
 
 

@@ -19,6 +19,7 @@ from joserfc.jws import JWSRegistry
 
 Key = RSAKey | ECKey | OKPKey
 AUDIENCE = "fairlead"
+ENDPOINTS = ("token_endpoint", "device_authorization_endpoint", "revocation_endpoint")
 
 
 def new_key(id: str, kind: str = "RSA") -> Key:
@@ -86,7 +87,7 @@ class Issuer:
         if self.away:
             return 503, {"error": "away"}
         if path == "/.well-known/openid-configuration":
-            endpoints = {name: f"{self.url}/{name}" for name in ("token_endpoint", "device_authorization_endpoint")}
+            endpoints = {name: f"{self.url}/{name}" for name in ENDPOINTS}
             return 200, {"issuer": self.url, "jwks_uri": f"{self.url}/keys", **endpoints, **self.metadata}
         if path == "/keys":
             return 200, {"keys": [{**key.as_dict(private=False), "use": "sig"} for key in self.published]}
@@ -99,6 +100,8 @@ class Issuer:
         if path == "/token_endpoint":
             answer = self.device_answers.pop(0) if len(self.device_answers) > 1 else self.device_answers[0]
             return (400 if "error" in answer else 200), answer
+        if path == "/revocation_endpoint":
+            return 200, {}
         return 404, {"error": "unknown path"}
 
 
