@@ -24,12 +24,9 @@ from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
-from fairlead.fleet.tokens.revoked_keys import RevokedKeys
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
-from fairlead.routing.agents.enrolment import Enrolment
-from fairlead.routing.agents.issuer_key import IssuerKeys, make_enrolment
-from fairlead.routing.agents.key_revocations import KeyRevocations
+from fairlead.routing.agents.identity import IdentityRegistry
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.key_types import KeyTypes
@@ -83,9 +80,7 @@ class Node:
             settings.roles, settings.issuers, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
-        self.key_revocations = KeyRevocations(RevokedKeys(self._store), self.hub, membership.now)
-        self._issuer_keys = None if settings.issuer_key is None else IssuerKeys(settings.issuer_key, settings.audience)
-        self.enrolment = self._enrolment()
+        self.identity = IdentityRegistry(settings, self._store, self.hub, membership.now)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
@@ -96,21 +91,12 @@ class Node:
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
         self.authorizer.watch(metrics)
-        if self._issuer_keys is not None:
-            self._issuer_keys.watch(metrics)
-            self.key_revocations.watch(metrics)
+        self.identity.watch(metrics)
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
         watch_redis(metrics, self._store, self._inbox)
         watch_tracing(metrics, self.tracing)
-
-    def _enrolment(self) -> Enrolment | None:
-        """None if no key of an issuer is set: agents then have the shared token alone."""
-        if self._issuer_keys is None:
-            return None
-        lifetime, revoked = self.settings.credential_lifetime, self.key_revocations.holds
-        return make_enrolment(self._issuer_keys, lifetime, self._store, self.membership.now, revoked)
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -144,9 +130,7 @@ class Node:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        loops = [*self.routing.loops(), *self.authorizer.loops()]
-        if self._issuer_keys is not None and self.enrolment is not None:
-            loops += [self.key_revocations.run(), self._issuer_keys.run(self.enrolment)]
+        loops = [*self.routing.loops(), *self.authorizer.loops(), *self.identity.loops()]
         if self.audit_log is not None:
             loops.append(self.audit_log.run())
         self._loops = [asyncio.create_task(self._watched(loop)) for loop in loops]

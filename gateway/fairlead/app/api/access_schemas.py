@@ -87,7 +87,7 @@ class EnrolmentTokenList(Struct):
     tokens: list[StoredEnrolmentToken]
 
 
-class RevokedKey(Struct):
+class RevokedAgentKey(Struct):
     """The key of an agent that was revoked. `key` is its thumbprint (RFC 7638)."""
 
     agent: str

@@ -218,7 +218,7 @@ OPERATIONS = (
         "Revoke the key of an agent: every node closes its link with 4504 within 5 seconds and refuses the key. Nobody "
         "has the id until it is released.",
         "The key is revoked.",
-        200, access_schemas.RevokedKey, faults=KNOWN, needs=(Verb.ENROLMENT,),
+        200, access_schemas.RevokedAgentKey, faults=KNOWN, needs=(Verb.ENROLMENT,),
     ),
     Operation(
         "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",

@@ -2,8 +2,8 @@
 file again when it changes.
 
 The file holds one key or several: the first one signs, and credentials that any of them has signed are valid. So one
-key replaces another while all links stay. The node creates `IssuerKeys` and runs `run`; all nodes of a fleet have the
-same file. A file that has become invalid changes nothing: the keys that were read last stay in use.
+key replaces another while all links stay. `IdentityRegistry` creates one and has the node run `run`; all nodes of a
+fleet have the same file. A file that has become invalid changes nothing: the keys that were read last stay in use.
 """
 
 from __future__ import annotations
@@ -12,18 +12,13 @@ import asyncio
 import logging
 import random
 import re
-import secrets
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from fairlead.errors import ConfigError
-from fairlead.fleet.tokens.agent_keys import AgentKeys
-from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import seed_of_pem, thumbprint
 from fairlead.identity.credential import CredentialIssuer, CredentialVerifier
 from fairlead.routing.agents.enrolment import Enrolment
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -34,7 +29,7 @@ SIZE_LIMIT: Final = 16 << 10
 _PEM = re.compile(rb"-----BEGIN [^-\n]+-----.*?-----END [^-\n]+-----", re.DOTALL)
 
 
-class IssuerKeys:
+class IssuerKeyFile:
     def __init__(self, path: Path, audience: str) -> None:
         """Reads the file. Raises ConfigError if it cannot be used."""
         self._path = path
@@ -94,13 +89,3 @@ class IssuerKeys:
         except (OSError, ValueError) as e:
             raise ConfigError(f"cannot use issuer_key {self._path} with audience {self._audience!r}: {e}") from e
         return issuers[0], CredentialVerifier([issuer.public for issuer in issuers], self._audience)
-
-
-def make_enrolment(
-    keys: IssuerKeys, lifetime: float, store: Pipeliner, now: Callable[[], int], revoked: Callable[[str], bool]
-) -> Enrolment:
-    """What enrols with `keys`, which `IssuerKeys.run` replaces. Credentials live `lifetime` seconds."""
-    return Enrolment(
-        keys.issuer, keys.verifier, EnrolmentTokens(store), AgentKeys(store), now, lambda: secrets.token_hex(16),
-        int(lifetime), revoked,
-    )  # fmt: skip
