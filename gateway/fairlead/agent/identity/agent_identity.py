@@ -38,7 +38,7 @@ REFUSED: Final = (401, 403)
 class AgentIdentity:
     def __init__(self, folder: str | os.PathLike[str], enrolment_token: str | Callable[[], str] | None = None) -> None:
         """`folder` is for this agent alone, on a local disk. The token is needed until the agent is enrolled; a
-        function is called when it is needed, and raises ConfigError when there is none."""
+        function is called when it is needed, and raises ConfigError if it has no token."""
         self.folder = IdentityFolder(Path(folder))
         self._token = enrolment_token
         self._agent = ""
@@ -56,8 +56,8 @@ class AgentIdentity:
         self._client = EnrolmentClient(url, ssl, proxy)
 
     async def credential(self) -> str:
-        """A credential for the next attempt. Raises ConfigError, and ConnectionRefused if there is none and the gateway
-        gives none."""
+        """A credential for the next attempt. Raises ConfigError, and ConnectionRefused if the gateway does not issue
+        one."""
         async with self._busy:
             if self._key is None:
                 self._key = await asyncio.to_thread(self.folder.load_key)

@@ -102,9 +102,10 @@ class EnrolmentTokenRoutes:
         """Revoke the key of an agent: its links are closed everywhere, and nobody has the id until it is released."""
         agent = check_agent_id(request.path_params["agent"])
         await self._auditor.allow(request)
+        await self._identity.revocations.require_room()  # before the binding says that the key is revoked
         thumbprint = await self._identity.keys.revoke(agent)
         if not thumbprint:
-            raise NotFound(f"the id of agent {agent!r} is not bound to a key: there is none to revoke")
+            raise NotFound(f"the id of agent {agent!r} is not bound to a key, so no key can be revoked")
         await self._identity.revocations.revoke(agent, thumbprint)
         answer = access_schemas.RevokedAgentKey(agent, thumbprint)
         return Response(_encode(answer), media_type="application/json")

@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from fairlead.configuration.watched_file import file_signature, read_regular_file
 from fairlead.errors import ConfigError
 from fairlead.identity.agent_key import seed_of_pem, thumbprint
 from fairlead.identity.credential import CredentialIssuer, CredentialVerifier
@@ -34,7 +35,7 @@ class IssuerKeyFile:
         """Reads the file. Raises ConfigError if it cannot be used."""
         self._path = path
         self._audience = audience
-        self._seen = self._signature()
+        self._seen = file_signature(self._path)
         self.issuer, self.verifier = self._read()
         self._reloads = 0
         self._failures = 0
@@ -56,7 +57,7 @@ class IssuerKeyFile:
         """Give `enrolment` the keys of the file whenever it has changed. Never returns."""
         while True:
             await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.0))
-            seen = self._signature()
+            seen = file_signature(self._path)
             if seen == self._seen:
                 continue
             self._seen = seen
@@ -70,22 +71,11 @@ class IssuerKeyFile:
             self._reloads += 1
             logger.info("read issuer_key again: %s signs", thumbprint(self.issuer.public))
 
-    def _signature(self) -> tuple[int, ...] | None:
-        """What changes with the file, also when a symbolic link in its path leads elsewhere; None if there is none."""
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
-
     def _read(self) -> tuple[CredentialIssuer, CredentialVerifier]:
         try:
-            if not self._path.is_file():  # a pipe without a writer would block for ever
-                raise FileNotFoundError("it is no regular file")
-            with self._path.open("rb") as file:
-                keys = _PEM.findall(file.read(SIZE_LIMIT))
+            keys = _PEM.findall(read_regular_file(self._path, SIZE_LIMIT))
             seeds = [seed_of_pem(key, str(self._path)) for key in keys or [b""]]
             issuers = [CredentialIssuer(seed, self._audience) for seed in seeds]
-        except (OSError, ValueError) as e:
+        except (ConfigError, ValueError) as e:
             raise ConfigError(f"cannot use issuer_key {self._path} with audience {self._audience!r}: {e}") from e
         return issuers[0], CredentialVerifier([issuer.public for issuer in issuers], self._audience)

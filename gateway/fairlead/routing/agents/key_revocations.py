@@ -54,15 +54,17 @@ class KeyRevocations:
         """Whether the key with this thumbprint was revoked."""
         return thumbprint in self._thumbprints
 
-    async def revoke(self, agent: str, thumbprint: str) -> None:
-        """Revoke a key: this node closes its link now, every other one within seconds. Raises BusUnavailable, and
-        Unavailable if too many keys were revoked lately."""
-        now = self._now()
-        if await self._stored.count(now - KEPT_MS) >= KEYS_LIMIT and not self.holds(thumbprint):
+    async def require_room(self) -> None:
+        """Raises Unavailable if as many keys were revoked lately as may be, and BusUnavailable."""
+        if await self._stored.count(self._now() - KEPT_MS) >= KEYS_LIMIT:
             raise Unavailable(
                 f"{KEYS_LIMIT} keys of agents were revoked in the last 8 days, the maximum: replace the issuer's "
                 "key, which refuses all credentials"
             )
+
+    async def revoke(self, agent: str, thumbprint: str) -> None:
+        """Revoke a key: this node closes its link now, every other one within seconds. Raises BusUnavailable."""
+        now = self._now()
         key = RevokedKey(now, thumbprint, agent)
         await self._stored.add((key,), now)
         self._learn(frozenset((key,)))
