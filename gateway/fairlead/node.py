@@ -95,7 +95,7 @@ class Node:
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
-        watch_redis(metrics, self._store, self._inbox)
+        watch_redis(metrics, self._store, fleet.memory, self._inbox)
         watch_tracing(metrics, self.tracing)
 
     async def __aenter__(self) -> Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import partial
 
 import pytest
 import websockets
@@ -20,7 +21,7 @@ from fairlead.wire.messages import Ack, Chunk, End, Event
 from support.fixtures import RedisOf
 from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
-from support.gateway.process import MakeGateway
+from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent
 from support.waiting import until
 
@@ -51,7 +52,7 @@ async def test_a_full_redis_refuses_new_commands_and_nothing_else(
     share: float, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi,
     redis_of: RedisOf,
 ) -> None:  # fmt: skip
-    gateways = [make_gateway(own_valkey.url, "--bus-grace", "3", name=name) for name in ("node-1", "node-2")]
+    gateways = [make_gateway(own_valkey.url, "--bus-grace", "8", name=name) for name in ("node-1", "node-2")]
     api = api_of(gateways[0])
     store = await redis_of(own_valkey)
     peer, other = await dial(gateways[1]), await dial(gateways[1])
@@ -63,7 +64,7 @@ async def test_a_full_redis_refuses_new_commands_and_nothing_else(
     await fill(store, share)
     await store.submit("CONFIG", "SET", "maxmemory", LIMIT)
     for gateway in gateways:
-        await until(lambda gateway=gateway: refuses(gateway))
+        await until(partial(refuses, gateway))
     answer = await api.post({"agent": peer.agent, "method": "m"})
     assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "store_full", "30")
     assert "Redis uses" in answer.json()["detail"]
@@ -76,7 +77,7 @@ async def test_a_full_redis_refuses_new_commands_and_nothing_else(
     assert (await api.http.delete(f"{gateways[0].api}/v1/commands/{cancelled}")).status_code < 300
     await other.send(End(id=cancelled, total=0, state="cancelled"))
     assert (await api.end(cancelled))["state"] == "cancelled"
-    # A new agent is claimed, one that leaves is released, and both nodes remain in the fleet for longer than the grace.
+    # A new agent is claimed, one that leaves is released, and heartbeats are answered.
     new = await dial(gateways[0])
     await new.greet()
     await other.socket.close()
@@ -87,7 +88,7 @@ async def test_a_full_redis_refuses_new_commands_and_nothing_else(
     await until(left)
     for gateway in gateways:
         beats = await metric(gateway, "fairlead_heartbeat_age_seconds")
-        await until(lambda gateway=gateway, beats=beats: fresh(gateway, beats))
+        await until(partial(fresh, gateway, beats))
         assert (await api.http.get(f"{gateway.admin}/readyz")).status_code == 200
     assert peer.socket.state is new.socket.state is websockets.State.OPEN
     assert await metric(gateways[0], "fairlead_store_full_total") >= 1
@@ -101,13 +102,13 @@ async def test_a_full_redis_refuses_new_commands_and_nothing_else(
     await new.command()
 
 
-async def refuses(gateway: object) -> bool:
-    share = await metric(gateway, "fairlead_redis_memory_bytes") / LIMIT  # type: ignore[arg-type]
-    return share >= FULL_SHARE and await metric(gateway, "fairlead_redis_memory_limit_bytes") == LIMIT  # type: ignore[arg-type]
+async def refuses(gateway: GatewayProcess) -> bool:
+    share = await metric(gateway, "fairlead_redis_memory_bytes") / LIMIT
+    return share >= FULL_SHARE and await metric(gateway, "fairlead_redis_memory_limit_bytes") == LIMIT
 
 
-async def fresh(gateway: object, before: float) -> bool:
-    return await metric(gateway, "fairlead_heartbeat_age_seconds") < before  # type: ignore[arg-type]
+async def fresh(gateway: GatewayProcess, before: float) -> bool:
+    return await metric(gateway, "fairlead_heartbeat_age_seconds") < before
 
 
 async def test_low_memory_refuses_large_payloads_only(

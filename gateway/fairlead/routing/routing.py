@@ -37,7 +37,7 @@ from fairlead.routing.moves.disconnector import Disconnector
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.routing.moves.rebalancer import Rebalancer
-from fairlead.routing.observability.gauges import watch_memory, watch_routing
+from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.observability.worst_links import WorstLinks
@@ -62,8 +62,7 @@ class Routing:
     ) -> None:
         directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
         self._store_memory = fleet.memory
-        self.tasks = tasks = BackgroundTasks()
-        self.followers = followers = Followers()
+        self.tasks, self.followers = tasks, followers = BackgroundTasks(), Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
         self.worst_links = WorstLinks(directory, hub, inbox, followers, membership)
@@ -100,7 +99,6 @@ class Routing:
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
-        watch_memory(metrics, fleet.memory)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""

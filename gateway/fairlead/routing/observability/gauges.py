@@ -63,7 +63,7 @@ def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Coll
     metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
 
 
-def watch_memory(metrics: Metrics, memory: StoreMemory) -> None:
+def watch_redis(metrics: Metrics, store: Pipeliner, memory: StoreMemory, inbox: Inbox) -> None:
     metrics.add_gauge("fairlead_redis_memory_bytes", "Memory that Redis uses", lambda: memory.used)
     metrics.add_gauge(
         "fairlead_redis_memory_limit_bytes", "Memory that Redis may use, 0 for no limit", lambda: memory.limit
@@ -71,9 +71,6 @@ def watch_memory(metrics: Metrics, memory: StoreMemory) -> None:
     metrics.add_counter(
         "fairlead_store_full_total", "Commands refused because Redis had too little memory", lambda: memory.refused
     )
-
-
-def watch_redis(metrics: Metrics, store: Pipeliner, inbox: Inbox) -> None:
     metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
     metrics.add_labelled_gauge(
         "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
