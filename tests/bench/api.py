@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Sequence
 
 
 class ApiConnection:
@@ -43,16 +44,17 @@ class ApiConnection:
 
 
 async def round_trips(
-    port: int, token: str, agents: int, in_flight: int, count: int, prefix: str = "bench"
+    port: int, token: str, agents: int, in_flight: int, count: int, prefixes: Sequence[str] = ("bench",)
 ) -> list[float]:
-    """Seconds of `count` commands to random agents of the fleet, sorted; their ids begin with `prefix`."""
+    """Seconds of `count` commands to random agents, sorted. Each prefix begins the ids of so many agents."""
     took: list[float] = []
     left = iter(range(count))
 
     async def caller() -> None:
         connection = await ApiConnection.open(port, token)
         for _ in left:
-            took.append(await connection.command(f"{prefix}-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
+            agent = f"{random.choice(prefixes)}-{random.randrange(agents)}"
+            took.append(await connection.command(agent))
         connection.close()
 
     await asyncio.gather(*(caller() for _ in range(in_flight)))

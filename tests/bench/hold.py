@@ -25,21 +25,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
-from fairlead.fleet.schema import INDEX_SHARDS, index_key
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import integer, text
 
 from bench.api import round_trips
+from bench.hold_usage import HoldScene
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
-from bench.probe import children, cpu_us, memory
+from bench.probe import children, cpu_us, memory, open_files
 
 EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and a worker that is restarted meanwhile
@@ -49,68 +51,16 @@ PORTS = 6_500
 TIMEOUT = 1_800.0
 
 
-@dataclass(frozen=True)
-class Usage:
-    """Bytes, and CPU microseconds so far."""
-
-    nodes_pss: int
-    nodes_uss: int
-    nodes_rss: int
-    valkey_pss: int
-    valkey_used: int
-    slab: int
-    sockets: int
-    """Pages of TCP buffers."""
-    available: int
-    nodes_us: float
-    valkey_us: float
-    at: float
-
-
-@dataclass(frozen=True)
-class HoldScene:
-    """The processes that are watched."""
-
-    nodes: list[int]
-    valkey: int
-    store: Pipeliner
-
-    async def usage(self) -> Usage:
-        sizes = [memory(pid) for pid in self.nodes]
-        kernel = meminfo()
-        used = text(await self.store.submit("INFO", "memory")).partition("used_memory:")[2].split()[0]
-        return Usage(
-            sum(one.pss for one in sizes), sum(one.uss for one in sizes), sum(one.rss for one in sizes),
-            memory(self.valkey).pss, int(used), kernel["Slab"], sockets(), kernel["MemAvailable"],
-            sum(map(cpu_us, self.nodes)), cpu_us(self.valkey), time.monotonic(),
-        )  # fmt: skip
-
-    async def known(self) -> int:
-        """Agents that Valkey knows."""
-        return sum([integer(await self.store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
-
-
-def meminfo() -> dict[str, int]:
-    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
-    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
-
-
-def sockets() -> int:
-    """Bytes of buffers of all TCP sockets."""
-    line = next(line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:"))
-    return int(line.split()[line.split().index("mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 class HoldSwarm:
     """`fairlead swarm`, until it is stopped."""
 
-    def __init__(self, url: str, agents: int, rate: float, storm: int, folder: Path) -> None:
+    def __init__(self, url: str, prefix: str, agents: int, rate: float, storm: int, folder: Path) -> None:
         self._err, self._out = folder / "swarm.err", folder / "swarm.json"
         with self._err.open("wb") as err, self._out.open("wb") as out:
             self._process = subprocess.Popen(
                 [
                     sys.executable, "-m", "fairlead", "swarm", "--url", url, "--agents", str(agents),
-                    "--processes", str(math.ceil(agents / EACH)), "--rate", str(rate), "--id-prefix", "held",
+                    "--processes", str(math.ceil(agents / EACH)), "--rate", str(rate), "--id-prefix", prefix,
                     "--source", f"127.0.0.2-{1 + math.ceil(agents / PORTS)}", "-o", "json",
                     "--profile", f"idle={100 - storm},storm={storm}" if storm else "idle", "--storm-every", "86400",
                 ],
@@ -130,113 +80,214 @@ class HoldSwarm:
                 print_progress(f"   {(shown := last).strip()}")
             await asyncio.sleep(1)
 
-    def end(self) -> dict[str, object]:
+    def end(self) -> dict[str, Any]:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
         self._process.wait(120)
-        found: dict[str, object] = json.loads(self._out.read_text() or "{}")
+        found: dict[str, Any] = json.loads(self._out.read_text() or "{}")
         return found
 
 
-async def commands(port: int, agents: int, in_flight: int, count: int, scene: HoldScene) -> dict[str, float]:
-    """Round trips to random agents."""
-    before = await scene.usage()
-    took = await round_trips(port, DEVELOPMENT_PLATFORM_TOKEN, agents, in_flight, count, prefix="held")
-    after = await scene.usage()
-    return {
-        "in_flight": in_flight, "count": len(took), "p50_ms": took[count // 2] * 1000,
-        "p99_ms": took[count * 99 // 100] * 1000, "longest_ms": took[-1] * 1000,
-        "nodes_us": (after.nodes_us - before.nodes_us) / count,
-        "valkey_us": (after.valkey_us - before.valkey_us) / count,
-    }  # fmt: skip
+class HeldGroup:
+    """One `fairlead serve --workers`, and the swarm of the agents that it holds."""
+
+    def __init__(self, number: int, redis: str, given: argparse.Namespace, folder: Path) -> None:
+        self.prefix = f"held{number}"
+        self.agents = given.agents // given.gateways
+        self._given, self._folder = given, folder / self.prefix
+        self._folder.mkdir()
+        workers = given.workers or max(2, math.ceil(self.agents / EACH))
+        self.gateway = BenchGateway(
+            self.prefix, redis, self._folder, "--workers", str(workers), "--capacity", "19000",
+            "--heartbeat", str(given.heartbeat), "--log-level", "warning",
+        )  # fmt: skip
+        self.workers = workers
+        self.swarm: HoldSwarm | None = None
+        self.ended: dict[str, Any] = {}
+
+    def connect(self) -> HoldSwarm:
+        url = f"ws://127.0.0.1:{self.gateway.link}"
+        self.swarm = HoldSwarm(url, self.prefix, self.agents, self._given.rate, self._given.storm, self._folder)
+        return self.swarm
+
+    def links(self) -> list[float]:
+        """The links of each worker."""
+        lines = self.gateway.get("/metrics").splitlines()
+        return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("fairlead_links{")]
+
+    async def linked(self, agents: int) -> None:
+        """Wait until the workers have so many links together."""
+        deadline = time.monotonic() + TIMEOUT
+        while sum(self.links()) != agents:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the workers have {sum(self.links()):,.0f} links, {agents:,} are expected")
+            await asyncio.sleep(1)
+
+    def end_swarm(self) -> None:
+        if self.swarm is not None:
+            self.ended = self.swarm.end()
+            self.swarm = None
+
+    def kill_workers(self, share: float) -> int:
+        """Kill so many of its workers at once; returns how many links they had."""
+        lost = 0
+        holders = [pid for pid in children(self.gateway.pid) if open_files(pid) > self.agents / self.workers / 2]
+        for pid in holders[: math.ceil(len(holders) * share)]:
+            lost += open_files(pid)
+            os.kill(pid, signal.SIGKILL)
+        return lost
 
 
-def links_of(gateway: BenchGateway) -> list[float]:
-    """The links of each worker."""
-    lines = gateway.get("/metrics").splitlines()
-    return [float(line.rpartition(" ")[2]) for line in lines if line.startswith("fairlead_links{")]
+class HeldFleet:
+    """All groups over one Valkey, and what is measured of them."""
+
+    def __init__(self, groups: list[HeldGroup], scene: HoldScene, given: argparse.Namespace) -> None:
+        self._groups, self._scene, self._given = groups, scene, given
+        self.agents = sum(group.agents for group in groups)
+
+    async def connect(self) -> float:
+        """Let the groups connect, one after the other. Returns the seconds."""
+        began = time.monotonic()
+        for group in self._groups:
+            await group.connect().holding()
+            print_progress(f"{group.prefix}: {group.agents:,} agents held after {time.monotonic() - began:.0f} s")
+        known = await self._scene.known()
+        if known != self.agents:
+            raise SystemExit(f"Valkey knows {known} agents, {self.agents} are held")
+        return time.monotonic() - began
+
+    async def linked(self, share: float = 1) -> float:
+        """Wait until each group has this share of its links. Returns the seconds."""
+        began = time.monotonic()
+        for group in self._groups:
+            await group.linked(int(group.agents * share))
+        return time.monotonic() - began
+
+    def swarms_us(self) -> float:
+        return sum(cpu_us(pid) for group in self._groups if group.swarm for pid in group.swarm.pids)
+
+    def swarms_bytes(self) -> int:
+        return sum(memory(pid).uss for group in self._groups if group.swarm for pid in group.swarm.pids)
+
+    async def commands(self, in_flight: int, count: int) -> dict[str, float]:
+        """Round trips to random agents, posted to the first gateway."""
+        before = await self._scene.usage()
+        prefixes = [group.prefix for group in self._groups]
+        api = self._groups[0].gateway.api
+        took = await round_trips(
+            api, DEVELOPMENT_PLATFORM_TOKEN, self._groups[0].agents, in_flight, count, prefixes
+        )  # fmt: skip
+        after = await self._scene.usage()
+        return {
+            "in_flight": in_flight, "count": len(took), "p50_ms": took[count // 2] * 1000,
+            "p99_ms": took[count * 99 // 100] * 1000, "longest_ms": took[-1] * 1000,
+            "nodes_us": (after.nodes_us - before.nodes_us) / count,
+            "valkey_us": (after.valkey_us - before.valkey_us) / count,
+        }  # fmt: skip
+
+    async def lose_workers(self, share: float) -> dict[str, float]:
+        """Kill this share of all workers at once, and wait until their agents are back."""
+        began = time.monotonic()
+        lost = sum(group.kill_workers(share) for group in self._groups)
+        await asyncio.sleep(1)  # for the lost links to be missing in the sums
+        await self.linked()
+        return {"lost": lost, "back_s": time.monotonic() - began}
+
+    async def leave(self) -> float:
+        """All agents leave. Returns the seconds until no node has a link."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as leaving:
+            for group in self._groups:
+                leaving.create_task(asyncio.to_thread(group.end_swarm))
+        await self.linked(0)
+        return time.monotonic() - began
+
+    def ended(self) -> dict[str, Any]:
+        """What the swarms counted: sums of counts, the longest of times."""
+        return merged([group.ended for group in self._groups])
 
 
-async def linked(gateway: BenchGateway, agents: int) -> float:
-    """Wait until the workers have so many links together. Returns the seconds that it took."""
-    began = time.monotonic()
-    while sum(links_of(gateway)) != agents:
-        if time.monotonic() > began + TIMEOUT:
-            raise SystemExit(f"the workers have {sum(links_of(gateway)):,.0f} links, {agents:,} are expected")
-        await asyncio.sleep(1)
-    return time.monotonic() - began
+def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One report of several: counts are added, times and shares are the greatest."""
+    result: dict[str, Any] = {}
+    for key, first in reports[0].items():
+        values = [report[key] for report in reports]
+        if isinstance(first, dict):
+            result[key] = merged(values)
+        elif isinstance(first, bool):
+            result[key] = all(values)
+        elif key.endswith(("_ms", "_s")) or not isinstance(first, int | float):
+            result[key] = max(values) if isinstance(first, int | float) else first
+        else:
+            result[key] = sum(values)
+    return result
 
 
-async def hold(given: argparse.Namespace, workers: int, folder: Path) -> dict[str, object]:
-    agents, rate, watched, count = given.agents, given.rate, given.watched, given.commands
-    async with EmbeddedValkey(folder / "valkey") as valkey:
-        print_progress(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
-        flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", str(given.heartbeat),
-                 "--log-level", "warning")  # fmt: skip
-        gateway = BenchGateway("held", valkey.url, folder, *flags)
+async def hold(given: argparse.Namespace, folder: Path) -> dict[str, object]:
+    watched, count = given.watched, given.commands
+    async with AsyncExitStack() as stack:
+        valkey = await stack.enter_async_context(EmbeddedValkey(folder / "valkey"))
         store = Pipeliner(valkey.url)
         store.start()
-        with running(gateway):
-            await store.wait_available(10)
-            scene = HoldScene([gateway.pid, *children(gateway.pid)], valkey.pid, store)
-            before, load = await scene.usage(), os.getloadavg()[0]
-            swarm = HoldSwarm(f"ws://127.0.0.1:{gateway.link}", agents, rate, given.storm, folder)
-            try:
-                await swarm.holding()
-                known = await scene.known()
-                if known != agents:
-                    raise SystemExit(f"Valkey knows {known} agents, {agents} are held")
-                joined = await scene.usage()
-                if given.storm:
-                    await asyncio.sleep(2)  # for the storm to be over and seen
-                back = await linked(gateway, agents)
-                await asyncio.sleep(watched / 4)  # for what the last welcomes have caused
-                held, others = await scene.usage(), sum(map(cpu_us, swarm.pids))
-                own = sum(memory(pid).uss for pid in swarm.pids)
-                print_progress(f"{known:,} held, known to Valkey; idle for {watched:g} s")
-                await asyncio.sleep(watched)
-                idle, others = await scene.usage(), sum(map(cpu_us, swarm.pids)) - others
-                ran = []
-                for in_flight, posted in ((1, count // 5), (64, count)):
-                    print_progress(f"commands, {in_flight} in flight")
-                    ran.append(await commands(gateway.api, agents, in_flight, posted, scene))
-                links = links_of(gateway)
-            finally:
-                leaving = time.monotonic()
-                ended = swarm.end()
-            await linked(gateway, 0)
-            left = time.monotonic() - leaving
-        await store.aclose()
+        stack.push_async_callback(store.aclose)
+        groups = []
+        for number in range(given.gateways):
+            groups.append(HeldGroup(number, valkey.url, given, folder))
+            stack.enter_context(running(groups[-1].gateway))
+            stack.callback(groups[-1].end_swarm)
+        await store.wait_available(10)
+        workers = sum(group.workers for group in groups)
+        pids = [pid for group in groups for pid in (group.gateway.pid, *children(group.gateway.pid))]
+        scene = HoldScene(pids, valkey.pid, store)
+        fleet = HeldFleet(groups, scene, given)
+        print_progress(f"{workers} workers of {len(groups)} gateways, {fleet.agents:,} agents at {given.rate:,.0f}/s")
+        before, load = await scene.usage(), os.getloadavg()[0]
+        set_up = await fleet.connect()
+        joined = await scene.usage()
+        if given.storm:
+            await asyncio.sleep(2)  # for the storm to be over and seen
+        back = await fleet.linked()
+        await asyncio.sleep(watched / 4)  # for what the last welcomes have caused
+        held, others, own = await scene.usage(), fleet.swarms_us(), fleet.swarms_bytes()
+        print_progress(f"{fleet.agents:,} held, known to Valkey; idle for {watched:g} s")
+        await asyncio.sleep(watched)
+        idle, others = await scene.usage(), fleet.swarms_us() - others
+        ran = []
+        for in_flight, posted in ((1, count // 5), (64, count)):
+            print_progress(f"commands, {in_flight} in flight")
+            ran.append(await fleet.commands(in_flight, posted))
+        links = [count for group in groups for count in group.links()]
+        lost = {}
+        if given.killed:
+            print_progress(f"{given.killed:g} % of the workers are killed")
+            lost = await fleet.lose_workers(given.killed / 100)
+        left = await fleet.leave()
+        ended = fleet.ended()
     seconds = idle.at - held.at
     generator = ended["generator"]
-    assert isinstance(generator, dict)
     return {
-        "agents": agents, "workers": workers, "load_before": load, "swarm": ended, "links": links,
-        "back_s": back, "left_s": left,
+        "agents": fleet.agents, "workers": workers, "load_before": load, "swarm": ended, "links": links,
+        "set_up_s": set_up, "back_s": back, "left_s": left, "killed": lost,
         "before": asdict(before), "held": asdict(held), "commands": ran,
         # Before the commands, of which an agent remembers the ids; less what its processes are without agents.
         "swarm_bytes": own - generator["bytes"] + generator["bytes_grown"],
-        "accept_us": (joined.nodes_us - before.nodes_us) / agents,
-        "accept_valkey_us": (joined.valkey_us - before.valkey_us) / agents,
+        "accept_us": (joined.nodes_us - before.nodes_us) / fleet.agents,
+        "accept_valkey_us": (joined.valkey_us - before.valkey_us) / fleet.agents,
         "idle_cores": (idle.nodes_us - held.nodes_us) / 1e6 / seconds,
         "idle_valkey_cores": (idle.valkey_us - held.valkey_us) / 1e6 / seconds,
         "idle_swarm_cores": others / 1e6 / seconds,
     }  # fmt: skip
 
 
-def show(f: dict[str, object]) -> None:
-    before, held, ended = f["before"], f["held"], f["swarm"]
-    assert isinstance(before, dict)
-    assert isinstance(held, dict)
-    assert isinstance(ended, dict)
-    agents = ended["agents"]
+def show(f: dict[str, Any]) -> None:
+    before, held, ended, killed = f["before"], f["held"], f["swarm"], f["killed"]
+    agents = f["agents"]
 
     def grown(key: str) -> list[str]:
         size = held[key] - before[key]
         return [f"{size / 2**20:,.0f}", f"{size / agents:,.0f}"]
 
     own = f["swarm_bytes"]
-    assert isinstance(own, int)
     table(
         [f"{agents:,} agents held on {f['workers']} workers", "MiB", "bytes each"],
         [
@@ -253,13 +304,14 @@ def show(f: dict[str, object]) -> None:
         ],
     )  # fmt: skip
     links = f["links"]
-    assert isinstance(links, list)
     connect, rtt = ended["connect"]["welcome"], ended["heartbeats"]["rtt"]
     table(
         ["", ""],
         [
-            ["set-up", f"{ended['ramp_s']:.1f} s, {agents / ended['ramp_s']:,.0f}/s"],
+            ["set-up", f"{f['set_up_s']:.1f} s, {agents / f['set_up_s']:,.0f}/s"],
             ["back after the storm, gone in the end, s", f"{f['back_s']:.0f}, {f['left_s']:.0f}"],
+            ["links lost with killed workers, back after s",
+             f"{killed['lost']:,}, {killed['back_s']:.0f}" if killed else "–"],
             ["refused, lost, missing", f"{ended['connect']['refused'] or 0}, {ended['lost']}, {ended['missing']}"],
             ["node and Valkey CPU µs per accept", f"{f['accept_us']:.0f}, {f['accept_valkey_us']:.0f}"],
             ["connect to welcome p50, p99, longest ms",
@@ -272,7 +324,6 @@ def show(f: dict[str, object]) -> None:
         ],
     )  # fmt: skip
     ran = f["commands"]
-    assert isinstance(ran, list)
     table(
         ["commands while all are held, in flight", "p50 ms", "p99 ms", "longest ms", "nodes µs", "Valkey µs"],
         [
@@ -286,9 +337,8 @@ def show(f: dict[str, object]) -> None:
 async def run(given: argparse.Namespace) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    workers = given.workers or max(2, math.ceil(given.agents / EACH))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        figures = await hold(given, workers, Path(name))
+        figures = await hold(given, Path(name))
     show(figures)
     if given.out is not None:
         given.out.write_text(json.dumps(figures, indent=2))
@@ -297,12 +347,16 @@ async def run(given: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Hold many agents on one machine and measure what they cost.")
     parser.add_argument("--agents", type=int, default=5_000)
-    parser.add_argument("--workers", type=int, help=f"default: one for {EACH} agents, at least two")
+    parser.add_argument(
+        "--gateways", type=int, default=1, help="that share the agents, and whose agents connect in turn"
+    )
+    parser.add_argument("--workers", type=int, help=f"of each gateway; default: one for {EACH} agents, at least two")
     parser.add_argument("--rate", type=float, default=3_000, help="first connects per second")
     parser.add_argument("--watched", type=float, default=30.0, help="seconds for the idle CPU")
     parser.add_argument("--commands", type=int, default=5_000, help="with 64 in flight; a fifth of it one by one")
     parser.add_argument("--heartbeat", type=float, default=25.0, help="seconds")
     parser.add_argument("--storm", type=int, default=0, help="of 100 agents, those that lose their links at once")
+    parser.add_argument("--killed", type=float, default=0, help="of 100 workers, those that are killed in the end")
     parser.add_argument("--out", type=Path)
     uvloop.run(run(parser.parse_args()))
 

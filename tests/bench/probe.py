@@ -126,3 +126,11 @@ def children(pid: int) -> list[int]:
         for task in Path(f"/proc/{pid}/task").iterdir()
         for child in (task / "children").read_text().split()
     ]  # fmt: skip
+
+
+def open_files(pid: int) -> int:
+    """How many files a process has open; 0 if it has ended."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0

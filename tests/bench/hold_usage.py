@@ -1,0 +1,66 @@
+"""What a fleet that is held costs: memory of its processes and of the kernel, and CPU time. For bench.hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.fleet.schema import INDEX_SHARDS, index_key
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, text
+
+from bench.probe import cpu_us, memory
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Bytes, and CPU microseconds so far."""
+
+    nodes_pss: int
+    nodes_uss: int
+    nodes_rss: int
+    valkey_pss: int
+    valkey_used: int
+    slab: int
+    sockets: int
+    """Pages of TCP buffers."""
+    available: int
+    nodes_us: float
+    valkey_us: float
+    at: float
+
+
+@dataclass(frozen=True)
+class HoldScene:
+    """The processes that are watched."""
+
+    nodes: list[int]
+    valkey: int
+    store: Pipeliner
+
+    async def usage(self) -> Usage:
+        sizes = [memory(pid) for pid in self.nodes]
+        kernel = meminfo()
+        used = text(await self.store.submit("INFO", "memory")).partition("used_memory:")[2].split()[0]
+        return Usage(
+            sum(one.pss for one in sizes), sum(one.uss for one in sizes), sum(one.rss for one in sizes),
+            memory(self.valkey).pss, int(used), kernel["Slab"], sockets(), kernel["MemAvailable"],
+            sum(map(cpu_us, self.nodes)), cpu_us(self.valkey), time.monotonic(),
+        )  # fmt: skip
+
+    async def known(self) -> int:
+        """Agents that Valkey knows."""
+        return sum([integer(await self.store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
+
+
+def meminfo() -> dict[str, int]:
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) << 10 for words in lines}
+
+
+def sockets() -> int:
+    """Bytes of buffers of all TCP sockets."""
+    line = next(line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:"))
+    return int(line.split()[line.split().index("mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
