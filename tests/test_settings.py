@@ -284,5 +284,5 @@ def test_a_required_identity_needs_an_issuer_key_and_makes_the_development_token
     (fault,) = faults_of(env)
     assert "agent_token is the development token" in fault
     assert load(env | {"FAIRLEAD_REQUIRE_IDENTITY": "true"}, None, {}).require_identity
-    (fault,) = faults_of(env | {"FAIRLEAD_REQUIRE_IDENTITY": "perhaps"})
+    (fault,) = faults_of({"FAIRLEAD_REQUIRE_IDENTITY": "perhaps"})
     assert "expected true or false" in fault
