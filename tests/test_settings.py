@@ -275,3 +275,14 @@ def test_no_environment_raises_anything_but_config_error(env: dict[str, str]) ->
         faults = e.details["faults"]
     assert faults is None or faults
     assert faults or settings.queue_limit >= settings.message_limit
+
+
+def test_a_required_identity_needs_an_issuer_key_and_makes_the_development_token_harmless(tmp_path: Path) -> None:
+    (fault,) = faults_of({"FAIRLEAD_REQUIRE_IDENTITY": "true"})
+    assert "require_identity is set without issuer_key, so that no agent could open a link" in fault
+    env = {"FAIRLEAD_ISSUER_KEY": str(tmp_path / "issuer.pem"), "FAIRLEAD_LINK_HOST": "0.0.0.0"}
+    (fault,) = faults_of(env)
+    assert "agent_token is the development token" in fault
+    assert load(env | {"FAIRLEAD_REQUIRE_IDENTITY": "true"}, None, {}).require_identity
+    (fault,) = faults_of({"FAIRLEAD_REQUIRE_IDENTITY": "perhaps"})
+    assert "expected true or false" in fault

@@ -81,6 +81,27 @@ async def test_the_shared_token_still_opens_links_for_ids_without_a_key(site: Id
     await dialled.greet()
 
 
+@pytest.mark.parametrize("transport", ["epoll", "asyncio"])
+async def test_only_a_credential_opens_links_where_an_identity_is_required(
+    tmp_path: Path, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf, transport: str
+) -> None:
+    """The shared token and a wrong one get the same answer, so nobody learns whether a token is right."""
+    flags = ("--issuer-key", str(make_issuer_key(tmp_path)), "--require-identity", "--link-transport", transport)
+    site = IdentitySite(make_gateway(own_valkey.url, *flags), await redis_of(own_valkey))
+    key = new_key()
+    agent = await site.link("web-1", await site.credential("web-1", key), key)
+    answers = []
+    for token in (AGENT_TOKEN, "another-token") * 2:
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await site.dial("plain", token)
+        answers.append((refused.value.response.status_code, bytes(refused.value.response.body or b"")))
+    assert len(set(answers)) == 1
+    assert answers[0][0] == 401
+    assert b"a shared token opens no link here: expected the agent's own credential" in answers[0][1]
+    await still_linked(agent)
+    await site.aclose()
+
+
 async def test_a_released_id_is_the_next_keys(site: IdentitySite) -> None:
     old, new = new_key(), new_key()
     first = await site.credential("web-1", old)

@@ -35,7 +35,7 @@ from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
 from fairlead.node import Node
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, split_list
 
 LINK_PATH = "/v1/link"
 
@@ -43,12 +43,11 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
-    token = node.settings.agent_token
-    hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    shared = BearerToken(token, "agent")
+    hosts = _hosts(node, node.settings.agent_token_is_public)
+    shared = BearerToken(node.settings.agent_token, "agent")
     if node.identity.enrolment is None:
         return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
-    own = AgentCredentials(shared, node.identity.enrolment.verify)
+    own = AgentCredentials(shared, node.identity.enrolment.verify, node.settings.require_identity)
     return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
 
 
@@ -56,7 +55,7 @@ def enrolment_routes(node: Node, failures: CredentialFailures) -> EnrolmentRoute
     """What enrols agents on the link port; None if this node has no issuer's key."""
     if node.identity.enrolment is None:
         return None
-    hosts = _hosts(node, node.settings.agent_token == DEVELOPMENT_AGENT_TOKEN)
+    hosts = _hosts(node, node.settings.agent_token_is_public)
     return EnrolmentRoutes(node.identity.enrolment, hosts, failures)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fairlead.configuration.loopback import is_loopback
-from fairlead.settings.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, Settings
+from fairlead.settings.settings import DEVELOPMENT_PLATFORM_TOKEN, Settings
 from fairlead.settings.table import NODE_LIMIT
 
 
 def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield each contradiction as the names of the settings concerned and the error."""
     for host, address, token, is_development in (
-        ("link_host", s.link_host, "agent_token", s.agent_token == DEVELOPMENT_AGENT_TOKEN),
+        ("link_host", s.link_host, "agent_token", s.agent_token_is_public),
         ("api_host", s.api_host, "platform_token", s.platform_token == DEVELOPMENT_PLATFORM_TOKEN),
     ):
         if is_development and not is_loopback(address):
@@ -37,6 +37,12 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             if port and [host, port] == other_address:
                 names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
                 yield names, f"{one}_port and {other}_port are both {port} on {host}: expected two different ports"
+    if s.require_identity and s.issuer_key is None:
+        yield (
+            ("require_identity", "issuer_key"),
+            "require_identity is set without issuer_key, so that no agent could open a link: expected the file of the "
+            "key that signs their credentials (set issuer_key, or remove require_identity)",
+        )
     yield from _tls_contradictions(s)
     longest = f"{s.node}-{s.workers - 1}"
     if s.workers > 1 and len(longest) > NODE_LIMIT:

@@ -39,6 +39,7 @@ class Settings:
     issuer_key: Path | None = None
     audience: str = "fairlead"
     credential_lifetime: float = 3600.0
+    require_identity: bool = False
     audit_log: Path | None = None
     audit_fsync: str = "everysec"  # as Redis does it by default
     audit_size: int = 16 * MIB  # half a second to look through at the start
@@ -74,6 +75,11 @@ class Settings:
     trace_endpoint: str = ""
     trace_ratio: float = 0.01
     trace_slow: float = 5.0
+
+    @property
+    def agent_token_is_public(self) -> bool:
+        """Whether anybody may open a link, because everyone knows the development token."""
+        return self.agent_token == DEVELOPMENT_AGENT_TOKEN and not self.require_identity
 
     @property
     def planned_accept_rate(self) -> float:

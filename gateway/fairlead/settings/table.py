@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
 from fairlead.configuration import InvalidValue, Setting
-from fairlead.configuration.setting import choice, number, path, text, whole_number
+from fairlead.configuration.setting import choice, number, path, switch, text, whole_number
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -144,6 +144,10 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "credential_lifetime": number(
         60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
+    ),
+    "require_identity": switch(
+        "Refuse the shared token of agents, so that only agents with an identity of their own open links; needs "
+        "issuer_key"
     ),
     "issuers": path(
         "TOML file of the OpenID Connect issuers whose JWTs callers of the API may present; read again when it changes"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from fairlead.app.access.guard import BearerToken, bearer_credential
+from fairlead.errors import Unauthorized
 from fairlead.identity.credential import AgentCredential
 
 Presented: TypeAlias = "tuple[AgentCredential, str] | None"
@@ -18,18 +19,32 @@ Presented: TypeAlias = "tuple[AgentCredential, str] | None"
 
 
 class AgentCredentials:
-    def __init__(self, shared: BearerToken, verify: Callable[[str], AgentCredential]) -> None:
-        """`verify` raises Unauthorized for a credential that is not valid."""
+    def __init__(
+        self, shared: BearerToken, verify: Callable[[str], AgentCredential], require_identity: bool = False
+    ) -> None:
+        """`verify` raises Unauthorized for a credential that is not valid. With `require_identity` nothing else than
+        a credential opens a link."""
         self._shared = shared
         self._verify = verify
+        self._require_identity = require_identity
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Presented:
         """Raises Unauthorized for anything but the shared token and a valid credential."""
         scheme, credential = bearer_credential(headers, "agent")
         if self._shared.matches(scheme, credential):
+            if self._require_identity:
+                raise _shared_token_refused()
             return None
         # Three parts between dots are a JWT. Anything else is a wrong token, and costs no more than to say so.
         if scheme != b"Bearer" or credential.count(b".") != 2:
-            raise self._shared.refusal()
+            raise _shared_token_refused() if self._require_identity else self._shared.refusal()
         text = credential.decode("latin-1")
         return self._verify(text), text
+
+
+def _shared_token_refused() -> Unauthorized:
+    """One answer for the shared token and a wrong one: nobody learns whether a token was right."""
+    return Unauthorized(
+        "a shared token opens no link here: expected the agent's own credential (enrol the agent with `fairlead agent "
+        "run --identity FOLDER` and an enrolment token)"
+    )

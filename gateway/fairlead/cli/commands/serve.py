@@ -26,7 +26,12 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
         has_default = known is not None and name != "node" and known.default not in ("", None)
         default = f" [default: {known.default}]" if known is not None and has_default else ""
         flag = f"--{name.replace('_', '-')}"
-        command = click.option(flag, name, metavar="VALUE", help=f"{rule.help}.{default}")(command)
+        flag_help = f"{rule.help}.{default}"
+        if known is not None and isinstance(known.default, bool):  # may be given without a value
+            option = click.option(flag, name, metavar="VALUE", is_flag=False, flag_value="true", help=flag_help)
+        else:
+            option = click.option(flag, name, metavar="VALUE", help=flag_help)
+        command = option(command)
     return command
 
 
