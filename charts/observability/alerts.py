@@ -123,6 +123,13 @@ ALERTS = (
           f"{WHERE}: more links are lost than the objective allows"),
     Alert("FairleadRedisDown", "critical", "1m", f"min {BY} (fairlead_redis_up) == 0",
           f"{WHERE}: a node cannot reach Redis"),
+    # The shares are those of the gateway's routing/store_memory.py; a limit of 0 is none.
+    Alert("FairleadRedisFilling", "warning", "5m",
+          f"max {BY} (fairlead_redis_memory_bytes) / max {BY} (fairlead_redis_memory_limit_bytes > 0) > 0.75",
+          f"{WHERE}: Redis uses more than three quarters of its memory"),
+    Alert("FairleadRedisFull", "critical", "1m",
+          f"max {BY} (fairlead_redis_memory_bytes) / max {BY} (fairlead_redis_memory_limit_bytes > 0) > 0.9",
+          f"{WHERE}: Redis is nearly full, and new commands are refused"),
     Alert("FairleadDataLost", "critical", "0m", f"sum {BY} (increase(fairlead_data_lost_total[15m])) > 0",
           f"{WHERE}: Redis has lost its data"),
     Alert("FairleadNodeSilent", "critical", "1m",

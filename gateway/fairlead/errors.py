@@ -17,6 +17,7 @@ every package may import it.
     ├── Unavailable            the request is valid but cannot be served now: temporary
     │   ├── RecordLost         the record that the caller followed is gone: not temporary, not the caller's fault
     │   ├── BusUnavailable     Redis does not answer
+    │   │   ├── StoreFull      Redis has too little memory left for this request
     │   │   ├── NotAnswered    Redis was sent the request and may have executed it
     │   │   └── OutcomeUnknown a command may have been accepted although its caller got no answer
     │   ├── Rebuilding         Redis has lost its data, and the linked agents are being registered again
@@ -119,6 +120,12 @@ class BusUnavailable(Unavailable):
     """Redis did not answer or refused the request. Nothing was executed, unless the error is a `NotAnswered`."""
 
     code = "bus_unavailable"
+
+
+class StoreFull(BusUnavailable):
+    """Redis answers, and has too little memory left for this request. `retry_after` in `details` is in seconds."""
+
+    code = "store_full"
 
 
 class NotAnswered(BusUnavailable):

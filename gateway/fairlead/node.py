@@ -70,7 +70,7 @@ class Node:
         )
         self._store = Pipeliner(redis_url)
         self._store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
-        fleet = FleetStore.on(self._store, settings.output_limit)
+        fleet = FleetStore.on(self._store, settings.output_limit, settings.redis_memory_limit)
         self.directory = fleet.directory
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
@@ -95,7 +95,7 @@ class Node:
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
-        watch_redis(metrics, self._store, self._inbox)
+        watch_redis(metrics, self._store, fleet.memory, self._inbox)
         watch_tracing(metrics, self.tracing)
 
     async def __aenter__(self) -> Node:

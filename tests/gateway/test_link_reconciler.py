@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from fairlead.bus.inbox import inbox_key
-from fairlead.fleet.schema import agent_key
+from fairlead.fleet.schema import agent_key, index_key, index_shard
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler
@@ -24,6 +24,7 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Hb
 
 from support.fixtures import RedisOf
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import DialAgent
 from support.plain_http import plain_client
@@ -42,6 +43,25 @@ async def test_a_lost_eviction_is_made_up_for(
     )  # fmt: skip
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     assert await peer.close_code() == CloseCode.SUPERSEDED
+
+
+async def test_an_agent_that_the_index_has_lost_is_listed_again(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet()
+
+    async def listed() -> bool:
+        found = (await api.http.get("/v1/agents")).json()["agents"]
+        return [agent["id"] for agent in found] == [peer.agent]
+
+    await until(listed)
+    await store.submit("ZREM", index_key(index_shard(peer.agent)), peer.agent)
+    assert not await listed()
+    await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    await until(listed)
 
 
 async def test_an_older_process_behind_a_frozen_node_is_refused(
@@ -104,7 +124,7 @@ async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
-    fleet = FleetStore(unused, unused, unused, unused, unused, unused, unused, unused, unused, unused)
+    fleet = FleetStore(unused, unused, unused, unused, unused, unused, unused, unused, unused, unused, unused)
     membership = Membership("node-1")
     compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()

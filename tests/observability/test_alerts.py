@@ -90,6 +90,19 @@ CASES = {
         {'fairlead_redis_up{ID,pod="p"}': "1 0x10", 'fairlead_redis_up{ID,pod="q"}': "1x10"},
         ({'fairlead_redis_up{ID,pod="p"}': "1x4 0 1x5"},),
     ),
+    "FairleadRedisFilling": Case(
+        "9m",
+        {"fairlead_redis_memory_bytes{ID}": "80x12", "fairlead_redis_memory_limit_bytes{ID}": "100x12"},
+        (
+            {"fairlead_redis_memory_bytes{ID}": "70x12", "fairlead_redis_memory_limit_bytes{ID}": "100x12"},
+            {"fairlead_redis_memory_bytes{ID}": "80x12", "fairlead_redis_memory_limit_bytes{ID}": "0x12"},
+        ),
+    ),
+    "FairleadRedisFull": Case(
+        "5m",
+        {"fairlead_redis_memory_bytes{ID}": "95x10", "fairlead_redis_memory_limit_bytes{ID}": "100x10"},
+        ({"fairlead_redis_memory_bytes{ID}": "80x10", "fairlead_redis_memory_limit_bytes{ID}": "100x10"},),
+    ),
     "FairleadDataLost": Case(
         "6m", {"fairlead_data_lost_total{ID}": "0x4 1x6"}, ({"fairlead_data_lost_total{ID}": "1x10"},)
     ),

@@ -179,7 +179,7 @@ class Inbox:
     def _add_entry(
         self, key: str, entry: bytes, priority: Priority, mode: Sequence[str] = ("NOMKSTREAM",)
     ) -> asyncio.Future[Reply]:
-        return self._pipeliner.submit(
+        return self._pipeliner.write(
             "XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", entry, priority=priority
         )  # fmt: skip
 

@@ -244,12 +244,13 @@ class Commands:
         """Release an Idempotency-Key whose command was refused, if it is still bound to that command."""
         return self._store.run(lua.UNBIND_KEY, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
 
-    def add_event(self, agent: str, kind: str, event: str, at: int, payload: bytes) -> asyncio.Future[Reply]:
-        """Append one event of an agent to the event stream of the fleet."""
-        return self._store.submit(
-            "XADD", schema.EVENTS, "MAXLEN", "~", 100_000, "*",
-            "a", agent, "t", kind, "i", event, "at", at, "p", payload,
-            priority=Priority.RESULTS,
+    def add_event(
+        self, agent: str, kind: str, event: str, at: int, payload: bytes, most_bytes: int
+    ) -> asyncio.Future[Reply]:
+        """Append one event of an agent to the stream of events, of which the newest `most_bytes` are kept."""
+        return self._store.run(
+            lua.ADD_EVENT, (schema.EVENTS, schema.EVENTS_BYTES),
+            (schema.EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload), priority=Priority.RESULTS,
         )  # fmt: skip
 
     async def remove_events(self, agent: str) -> int:
@@ -257,8 +258,9 @@ class Commands:
         removed, after = 0, "-"
         while after:
             reply = await self._store.run(
-                lua.REMOVE_EVENTS, (schema.EVENTS,), (agent, after, EVENTS_A_STEP), priority=Priority.BACKGROUND
-            )
+                lua.REMOVE_EVENTS, (schema.EVENTS, schema.EVENTS_BYTES), (agent, after, EVENTS_A_STEP),
+                priority=Priority.BACKGROUND,
+            )  # fmt: skip
             count, last = items(reply)
             removed, after = removed + integer(count), text(last)
         return removed

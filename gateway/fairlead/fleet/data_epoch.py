@@ -41,5 +41,5 @@ class DataEpochs:
     async def mark(self, epoch: DataEpoch) -> DataEpoch:
         """Write the mark unless another node has written one. Returns the epoch that is in Redis afterwards."""
         mark = f"{epoch.mark} {epoch.lost}"
-        value = await self._store.submit("SET", schema.DATA_EPOCH, mark, "NX", "GET", priority=Priority.CONTROL)
+        value = await self._store.write("SET", schema.DATA_EPOCH, mark, "NX", "GET", priority=Priority.CONTROL)
         return epoch if value is None else DataEpoch.parse(text(value))

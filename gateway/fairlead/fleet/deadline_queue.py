@@ -61,7 +61,7 @@ class DeadlineQueue:
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
         """Check this target at `at` (ms), or sooner if an earlier check is already scheduled."""
-        return self._store.submit(
+        return self._store.write(
             "ZADD", schema.deadlines_key(schema.deadline_shard(command)), "LT", at, f"{command} {agent}"
         )
 

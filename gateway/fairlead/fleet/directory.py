@@ -63,7 +63,7 @@ class Directory:
         bound to another key is not claimed.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
-        self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
+        self._store.write("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
             (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent)),
@@ -128,6 +128,19 @@ class Directory:
             "HMGET", schema.agent_key(agent), *schema.AGENT_FIELDS, priority=priority, expected=ROW_BYTES
         )
         return Answer(reply, lambda reply: AgentRow.parse(agent, directory_replies.values(items(reply))))
+
+    async def restore_index(self, agents: Sequence[str]) -> None:
+        """Write these agents into the index again, which may have lost them with the last writes of a server. Raises
+        BusUnavailable."""
+        shards: dict[int, list[str | int]] = {}
+        for agent in agents:
+            shards.setdefault(schema.index_shard(agent), []).extend((0, agent))
+        await asyncio.gather(
+            *(
+                self._store.write("ZADD", schema.index_key(shard), *members, priority=Priority.BACKGROUND)
+                for shard, members in shards.items()
+            )
+        )
 
     async def owners(self, agents: Sequence[str]) -> list[AgentOwner | Exception]:
         """The newest owner of each agent, or the exception that reading its row raised."""
@@ -240,7 +253,7 @@ class Directory:
         index = schema.index_key(schema.index_shard(agent))
         await self._store.submit("ZREM", index, agent)
         if await self.look_up(agent) is not None:  # it came back between the two calls
-            await self._store.submit("ZADD", index, 0, agent)
+            await self._store.write("ZADD", index, 0, agent)
         return True
 
 

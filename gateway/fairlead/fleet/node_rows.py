@@ -53,7 +53,7 @@ class NodeRows:
         return self._store.run(lua.HEARTBEAT, (schema.node_key(node),), args, priority=Priority.CONTROL)
 
     def _note_heartbeat(self, lease: str, at: int) -> asyncio.Future[Reply]:
-        return self._store.submit("ZADD", schema.NODES, at, lease, priority=Priority.CONTROL)
+        return self._store.write("ZADD", schema.NODES, at, lease, priority=Priority.CONTROL)
 
     async def refresh(self, known: NodeTable, now: int, back: int) -> NodeTable:
         """`known` with the current time of each node's last heartbeat and the rows of new registrations. The counts in

@@ -52,7 +52,9 @@ fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound
                                Written by enrolment, claim and the API; no TTL, but a week once it was released, as ""
 fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revoked lately → that time (ms). Written by
                                the API, and by nodes after Redis has lost it; no TTL, keys are removed after 8 days
-fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
+fl1:events             stream  events of agents. Written by the recorder; 100,000 entries at most, see events_bytes
+fl1:events_bytes       string  bytes of the events that are kept, so that the oldest are removed in time. Written by
+                               add_event and remove_events; no TTL
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
 script share one hash tag ({n}, {a} or {id}), as Redis Cluster requires. No script decides whether a node is alive:
@@ -69,6 +71,7 @@ DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 REVISION = "fl1:revision"
 EVENTS = "fl1:events"
+EVENTS_BYTES = "fl1:events_bytes"
 MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
 DISCONNECT = "fl1:disconnect"
@@ -79,6 +82,8 @@ REVOKED_KEYS = "fl1:revoked_keys"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
+EVENTS_LIMIT = 100_000
+"""Events of the whole fleet that are kept."""
 NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed heartbeats, so that it still exists after Redis or the node was frozen."""
 ORDERED_MS = 150_000

@@ -13,13 +13,14 @@ from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
+from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.pipeliner import Pipeliner
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
     """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes, the budget of
-    moves and what the operator tells all nodes."""
+    moves, what the operator tells all nodes, and how full Redis is."""
 
     store: Pipeliner
     directory: Directory
@@ -31,11 +32,12 @@ class FleetStore:
     moves: MoveBucket
     rebalance_targets: RebalanceTargets
     disconnects: Disconnects
+    memory: StoreMemory
 
     @classmethod
-    def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
+    def on(cls, store: Pipeliner, output_limit: int, memory_limit: int) -> FleetStore:
         """The parts that use `store`. `output_limit` is the number of bytes of results that are kept for one
-        command."""
+        command, `memory_limit` that of all that Redis may hold (see `StoreMemory`)."""
         return cls(
             store,
             Directory(store),
@@ -47,4 +49,5 @@ class FleetStore:
             MoveBucket(store),
             RebalanceTargets(store),
             Disconnects(store),
+            StoreMemory(store, memory_limit),
         )

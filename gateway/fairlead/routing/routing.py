@@ -61,8 +61,8 @@ class Routing:
         tracing: Tracing,
     ) -> None:
         directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
-        self.tasks = tasks = BackgroundTasks()
-        self.followers = followers = Followers()
+        self._store_memory = fleet.memory
+        self.tasks, self.followers = tasks, followers = BackgroundTasks(), Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
         self.worst_links = WorstLinks(directory, hub, inbox, followers, membership)
@@ -104,6 +104,7 @@ class Routing:
         """The loops that run as long as the node is in the fleet. None of them returns."""
         return (
             self.heartbeat.run(),
+            self._store_memory.run(),
             self._command_sweeper.run(),
             self._index_sweeper.run(),
             self.lease_releaser.run(),

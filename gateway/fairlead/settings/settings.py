@@ -68,6 +68,7 @@ class Settings:
     retention: float = 3600.0
     forget_after: float = 30 * 86_400.0
     output_limit: int = 16 * MIB
+    redis_memory_limit: int = 0
     bus_grace: float = 120.0
     log_level: str = "info"
     log_format: str = "text"

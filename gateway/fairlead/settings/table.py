@@ -236,6 +236,12 @@ SETTINGS: Mapping[str, Setting] = {
     "output_limit": whole_number(
         64 * KIB, 1024 * MIB, "Maximum size of the results of one command, in bytes; the rest is discarded"
     ),
+    "redis_memory_limit": whole_number(
+        0,
+        1024 * 1024 * MIB,
+        "Bytes that Redis may use: above 80 % commands with a large payload are refused with `store_full`, above 90 % "
+        "all new ones; 0 for the maxmemory of the server",
+    ),
     "bus_grace": number(0, 86_400, "Seconds for which links are kept open while Redis is unavailable"),
     "log_level": choice(("debug", "info", "warning", "error"), "Least severe level that is logged"),
     "log_format": choice(("text", "json"), "Format of the log: lines of text, or one JSON object on each line"),

@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Call
 from fairlead.store.endpoint import RedisConnection, keys_of, pack
-from fairlead.store.errors import WRONG_TYPE, ScriptError, reply_code, reply_error
+from fairlead.store.errors import OUT_OF_MEMORY, WRONG_TYPE, ScriptError, reply_code, reply_error
 from fairlead.store.reply import Reply
 from fairlead.store.reply_deadline import ReplyDeadline
 from fairlead.store.script import Script
@@ -31,16 +31,21 @@ class CallBatch:
     """The calls of one batch. `loaded` has the digests of the scripts that the server has, and is kept up to date.
 
     After `exchange`, `unanswered` holds the calls without a reply (none, unless the exchange failed), and `again` the
-    calls to send once more. `demoted` is True if a reply said that the server has become a replica. `mistyped` are the
-    keys of commands that found a value of another type. `count` is the number of commands.
+    calls to send once more. `demoted` is True if a reply said that the server has become a replica, `out_of_memory` if
+    one said that its memory is full. `mistyped` are the keys of commands that found a value of another type. `count` is
+    the number of commands.
     """
 
-    __slots__ = ("_address", "_loaded", "_refused", "again", "count", "demoted", "mistyped", "unanswered")
+    __slots__ = (
+        "_address", "_loaded", "_refused", "again", "count", "demoted", "mistyped", "out_of_memory",
+        "unanswered",
+    )  # fmt: skip
 
     def __init__(self, calls: deque[Call], loaded: set[bytes], address: str) -> None:
         self.unanswered = calls
         self.again: list[Call] = []
         self.demoted = False
+        self.out_of_memory = False
         self.mistyped: list[bytes] = []
         self.count = sum([call.count for call in calls])
         self._loaded = loaded
@@ -127,6 +132,7 @@ class CallBatch:
     def _error(self, call: Call, error: ResponseError, number: int) -> FairleadError:
         """Our error for the server's; `number` is the place of the command in its call."""
         self.demoted = self.demoted or isinstance(error, ReadOnlyError)
+        self.out_of_memory = self.out_of_memory or reply_code(error) == OUT_OF_MEMORY
         keys = keys_of(call.packed, number) if reply_code(error) == WRONG_TYPE else []
         self.mistyped += keys
         return reply_error(error, self._address, call.script.name if call.script else None, keys)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
-from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.errors import BusUnavailable, FairleadError, StoreFull
 from fairlead.text import plain
 
 
@@ -40,10 +40,11 @@ class ScriptError(StoreError):
 
 WRONG_TYPE = "WRONGTYPE"
 """The code for a key whose value is of another type than the command works on."""
+OUT_OF_MEMORY = "OOM"
+"""The code for a command that needs memory while the server has none left."""
 UNFIT_SERVER = {
     "LOADING": "it is loading its data; wait",
     "MISCONF": "it cannot write to its disk; free space or repair the disk of the server",
-    "OOM": "its memory is full; raise maxmemory of the server",
     "READONLY": "it is a replica; point the address at the primary",
     "MASTERDOWN": "it is a replica without its primary; wait for the failover",
     "NOREPLICAS": "too few replicas follow it (min-replicas-to-write)",
@@ -56,6 +57,17 @@ UNFIT_SERVER = {
 }
 """The codes of error replies whose cause is the state of the server and not the command, with that cause and, where
 there is one, the remedy."""
+
+
+FULL_RETRY_AFTER = 30
+"""Seconds after which a request for which there was too little memory may be repeated. Memory becomes free as results
+expire, so a second is too early."""
+
+
+def store_full(cause: str) -> StoreFull:
+    """The error for a request for which the server has too little memory, for a reason such as `Redis is full`."""
+    remedy = "it was not accepted; wait until results have expired, or give the server more memory"
+    return StoreFull(f"{cause}; {remedy}", retry_after=FULL_RETRY_AFTER)
 
 
 def reply_code(error: Exception) -> str:
@@ -74,6 +86,8 @@ def reply_error(error: ResponseError, address: str, script: str | None, keys: Se
     """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause. The
     message names the command by its `keys`."""
     code = reply_code(error)
+    if code == OUT_OF_MEMORY:
+        return store_full(f"Redis at {address} is full: it uses all of its maxmemory")
     if code in UNFIT_SERVER:
         return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")
     about = f" (keys: {', '.join(plain(key.decode(errors='replace')) for key in keys)})" if keys else ""

@@ -25,7 +25,7 @@ from fairlead.store.batch import CallBatch
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, pack, reconnect_delay
 from fairlead.store.reply import Arg, Reply
 from fairlead.store.reply_limit import ReplyLimit
-from fairlead.store.script import Script
+from fairlead.store.script import WRITE, Script
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +66,7 @@ class Pipeliner:
         self._up = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """The running loop. It is kept because each lookup costs a system call in Python 3.11: it asks for the process
-        id."""
+        """The running loop, kept because each lookup costs a system call in Python 3.11."""
         self.last_error = BusUnavailable(f"Redis at {self.address} is not connected yet")
         self.on_change: list[Callable[[bool], None]] = []
         """Functions to call with the new value of `available` whenever it changes."""
@@ -77,6 +76,8 @@ class Pipeliner:
         """Called with the seconds and the number of commands of each answered batch."""
         self.on_wrong_type: Callable[[list[bytes]], None] | None = None
         """Called after a batch with the keys of its commands that found a value of another type."""
+        self.low_memory = False
+        """Whether the server refuses what needs memory, or may soon. Whoever watches its memory sets it, too."""
         self.last_latency = 0.0
         self.batches = 0
         self.commands = 0
@@ -131,17 +132,20 @@ class Pipeliner:
         return self._enqueue(Call(self._future(), pack(args), None, priority, expected))
 
     def run(
-        self,
-        script: Script,
-        keys: Sequence[bytes | str],
-        args: Sequence[Arg],
-        *,
-        priority: Priority = Priority.COMMANDS,
-        expected: int = EXPECTED_REPLY,
-    ) -> asyncio.Future[Reply]:
+        self, script: Script, keys: Sequence[bytes | str], args: Sequence[Arg], *,
+        priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY,
+    ) -> asyncio.Future[Reply]:  # fmt: skip
         """Run a script. It works like `submit`, and the future may also fail with `ScriptError`."""
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
         return self._enqueue(Call(self._future(), packed, script, priority, expected))
+
+    def write(
+        self, name: str, key: bytes | str, *args: Arg, priority: Priority = Priority.COMMANDS
+    ) -> asyncio.Future[Reply]:
+        """Send a command with one key as `submit` does, and so that it succeeds when the server is out of memory."""
+        if self.low_memory:
+            return self.run(WRITE, (key,), (name, *args), priority=priority)
+        return self.submit(name, key, *args, priority=priority)
 
     def run_each(
         self,
@@ -153,11 +157,10 @@ class Pipeliner:
     ) -> asyncio.Future[list[Reply | FairleadError]]:
         """Run a script once for each pair of keys and arguments in `calls`, as one call with one future.
 
-        This is for work on many records of one kind whose replies are handled together. It costs this process a tenth
-        less than as many calls of `run`; the server sees the same commands, each with its own keys. The future gives
-        the replies in the order of `calls`, and in place of an error reply the error that `run` would raise. The whole
-        future fails when the server is unavailable. `calls` must not be empty and must fit into one batch; `expected`
-        is the expected size of each single reply.
+        It costs this process a tenth less than as many calls of `run`; the server sees the same commands. The future
+        gives the replies in the order of `calls`, and in place of an error reply the error that `run` would raise. The
+        whole future fails when the server is unavailable. `calls` must not be empty and must fit into one batch;
+        `expected` is the expected size of each single reply.
         """
         sha = script.sha
         packed = b"".join([pack((b"EVALSHA", sha, len(keys), *keys, *args)) for keys, args in calls])
@@ -166,12 +169,9 @@ class Pipeliner:
         return future
 
     def submit_each(
-        self,
-        commands: Sequence[tuple[Arg, ...]],
-        *,
-        priority: Priority = Priority.COMMANDS,
+        self, commands: Sequence[tuple[Arg, ...]], *, priority: Priority = Priority.COMMANDS,
         expected: int = EXPECTED_REPLY,
-    ) -> asyncio.Future[list[Reply | FairleadError]]:
+    ) -> asyncio.Future[list[Reply | FairleadError]]:  # fmt: skip
         """Send many commands as one call with one future, as `run_each` does for a script."""
         future: asyncio.Future[list[Reply | FairleadError]] = self._future()
         packed = b"".join([pack(command) for command in commands])
@@ -256,6 +256,7 @@ class Pipeliner:
         if batch.demoted:
             # After a failover, the host name may resolve to the new primary, but only a new connection resolves it.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
+        self.low_memory = self.low_memory or batch.out_of_memory
         self.last_latency = seconds
         self.batches += 1
         self.commands += batch.count

@@ -2,7 +2,7 @@
 
 A script is loaded once, at import, from the data of the package that owns it. `Pipeliner.run` runs it and loads it into
 the server if necessary. A script without the `#!lua` line is refused: because of that line, a server in cluster mode
-rejects keys of another slot, and a server that is out of memory does not start the script.
+rejects keys of another slot, and a server that is out of memory starts only scripts with `flags=allow-oom`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class Script:
         # The server identifies scripts by SHA-1; security does not depend on it.
         digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "sha", digest.encode())
+
+
+WRITE = Script("write", "#!lua flags=allow-oom\nreturn redis.call(ARGV[1], KEYS[1], unpack(ARGV, 2))\n")
+"""Runs one command with one key even if the server is out of memory."""
 
 
 def load(package: str, name: str) -> Script:

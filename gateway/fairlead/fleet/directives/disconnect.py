@@ -93,7 +93,7 @@ class Disconnects:
     async def report(self, operation: str, lease: str, progress: DisconnectReport) -> None:
         """Tell the operator how far this node is."""
         key = schema.disconnected_key(operation)
-        written = self._store.submit("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)
+        written = self._store.write("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)
         kept = self._store.submit("PEXPIRE", key, schema.DISCONNECT_KEPT_MS, priority=Priority.BACKGROUND)
         await written
         await kept

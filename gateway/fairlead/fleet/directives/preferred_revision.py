@@ -40,4 +40,4 @@ class PreferredRevisions:
 
     async def write(self, preferred: PreferredRevision) -> None:
         fields = ("name", preferred.name, "until", preferred.until)
-        await self._store.submit("HSET", schema.REVISION, *fields, priority=Priority.CONTROL)
+        await self._store.write("HSET", schema.REVISION, *fields, priority=Priority.CONTROL)

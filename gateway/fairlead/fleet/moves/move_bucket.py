@@ -46,7 +46,7 @@ class MoveBucket:
         """Allow `rate` moves a second for the next half minute, and never more than `most`. The operator calls it.
         `now` is Redis TIME in ms."""
         until = now + schema.MOVE_RATE_VALID_MS
-        await self._store.submit(
+        await self._store.write(
             "HSET", self._key, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,
             priority=Priority.CONTROL,
         )  # fmt: skip

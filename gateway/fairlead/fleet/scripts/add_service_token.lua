@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: service tokens. ARGV: id, token as JSON, new revision, limit of tokens, now (ms).
 -- Removes tokens that have expired a week ago, and the last uses of tokens that are gone.
 -- Returns 1, or 0 if there are too many tokens.

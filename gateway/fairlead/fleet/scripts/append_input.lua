@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, in. ARGV: agent, n, payload, '1' for the end, limit in bytes of all input, digest of the chunk.
 -- Returns {'ok'} | {'gone'} | {'over', state} | {'gap', next} | {'full', bytes} | {'ended'} | {'other'}, where 'other'

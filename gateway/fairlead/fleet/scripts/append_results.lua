@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, out, in, outcome. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob

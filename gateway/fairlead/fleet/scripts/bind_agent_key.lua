@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: key of an agent. ARGV: thumbprint.
 -- Binds the agent's id to the key, unless it is bound to another one. Returns the thumbprint that it is bound to.
 local bound = redis.call('GET', KEYS[1])

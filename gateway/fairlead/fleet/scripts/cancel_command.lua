@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, out, in, outcome. ARGV: agent, end blob for a command that is cancelled before it was sent.
 -- Returns {'ended', followers} | {'asked'} | {'gone'} | {'over', state}.

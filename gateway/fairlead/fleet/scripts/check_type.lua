@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: any key of the schema. ARGV: the type that its values have.
 -- Removes a value of another type. Returns that type, or false when there is none.
 local found = redis.call('TYPE', KEYS[1]).ok

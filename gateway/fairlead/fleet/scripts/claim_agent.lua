@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row, open, bound key. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
 -- '1' if a missing row has been lost, ms for which attempts of one boot are ordered,
 -- thumbprint of the key that the agent has proved to hold ('' if none).

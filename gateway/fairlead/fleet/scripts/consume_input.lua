@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: cmd, in. ARGV: n. Removes all input chunks before `n`, which the agent has consumed, to make room for more.
 -- Returns the bytes that are left. A repeated call finds nothing to remove and returns 0.
 local input = redis.call('HGET', KEYS[1], 'in')

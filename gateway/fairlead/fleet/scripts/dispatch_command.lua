@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row, open. ARGV: command id, expires ms, open limit, valid until ms.
 -- Returns {'ok', the first nine fields of the agent row…} | {'unknown'} | {'late'} | {'full', count}.
 -- Adding to `open` and reading the lease is one atomic step, and so is claiming an agent and reading `open`. Whichever

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an unknown outcome, end blob for expired,
 -- '1' to deliver, '' to take over only.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, out, in, outcome. ARGV: agent, state to set, end blob, the state that the target must have ('' for any).
 -- Returns {'ok', followers} | {'gone'} | {'over', state} | {'kept', state}.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row, open. ARGV: seen before ms, the lease that the caller considers dead ('' for none).
 -- Returns 1 if the agent was absent for that long and has been removed, or had no row; otherwise 0.
 local row = redis.call('HMGET', KEYS[1], 'seen', 'lease')

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: node row. ARGV: epoch, '1' to begin a registration, ttl ms, the epoch that a new registration may replace,
 -- then field, value …
 -- Returns {1 if this registration continues or has begun, now ms}. 0: the row is gone or belongs to another

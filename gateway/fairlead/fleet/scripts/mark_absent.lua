@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row. ARGV: the lease of a node that has died. Sets the time when the agent was last seen to now, because
 -- the actual time is unknown.
 -- Returns 1 if the row still has that lease, otherwise 0.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row. ARGV: sid.
 -- Records that a rebalance moves the agent now. Returns 1 if the row is still of that session, otherwise 0.
 if redis.call('HGET', KEYS[1], 'sid') ~= ARGV[1] then return 0 end

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: cmd. Returns the fields of the record and their values, except the payload, which may have 512 KiB and is
 -- needed only by the agent; an empty list if there is no record.
 local fields, record = {}, {}

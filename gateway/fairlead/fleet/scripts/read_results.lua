@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 --include record
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name), the offset before which results
 -- that are retained as a window may be removed.

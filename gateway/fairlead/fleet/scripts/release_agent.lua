@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row. ARGV: sid, close code, drained '0' | '1', reason of the close.
 -- Returns 1 if the lease belonged to this session and is now released. The sid alone decides: it is random, and every
 -- claim writes the sid of its own session, so a newer owner is never released. If the agent has a newer link, the end

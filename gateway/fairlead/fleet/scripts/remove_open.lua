@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row, open. ARGV: command id, what went wrong as one line, how many such lines to keep.
 -- Removes a command that has ended from the agent's open commands, and stores what went wrong with its time before the
 -- older lines. The call may be repeated: only the one that finds the command still open stores the line.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: due. ARGV: member, the time that taking it has set, the time of the next check (ms).
 -- Returns 1 if the next check is now at that time; 0 if another time was scheduled meanwhile or the member is gone.
 local at = redis.call('ZSCORE', KEYS[1], ARGV[1])

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: bound key of an agent.
 -- Binds the agent's id to no key, until it is released: `revoked THUMBPRINT` equals no thumbprint. Returns the thumbprint
 -- of the key that is revoked, or '' if the id was bound to none.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: disconnect. ARGV: operation, ms for which it holds, ms for which it is kept, then its fields and their values.
 -- Renews the directive of this operation. If there is none, or that of another operation, it is written with its fields
 -- and the time at which it began; without fields nothing happens. Returns 1 if the directive of this operation holds

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: agent row. ARGV: limit of labels, the labels as JSON that the row must still have or '' for any, then per
 -- label: key, '1' to set or '' to remove, value.
 -- After the call, labels that Redis lost before no longer count as missing, because the platform has set them again.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: rebalance targets. ARGV: ms for which they hold, then field, value …
 -- Replaces all targets; without a field there are none from now on. Returns the number of fields.
 redis.call('DEL', KEYS[1])

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: due. ARGV: count, ms after which another command sweeper may take them again.
 -- Returns {now, when the first entry is due after this call or 0, members…}; that time is not later than now if more
 -- members are due.

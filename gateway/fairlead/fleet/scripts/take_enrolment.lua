@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: enrolment token. ARGV: agent, thumbprint, number of uses.
 -- Counts one use for each agent and key; the same agent with the same key may repeat its enrolment.
 -- Returns 1, or 0 if the token has no use left, or -1 if there is no such token.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: moves. ARGV: wanted, moves a second while no operator sets the rate, '1' to overdraw, seconds of debt at most.
 -- Of an operator that is gone, the hash still has the most moves a second that it allowed, which remain the limit.
 -- Returns {granted, the rate, ms until the first of the granted moves is due; without any, until one can be granted}.

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: cmd, out, in, outcome. ARGV: agent, the time up to which deadlines have passed (Redis TIME in ms), end
 -- blob for a target whose deadline has passed.
 -- Ends a target that was sent to the agent and whose deadline has passed as `timeout`. For any other target it returns

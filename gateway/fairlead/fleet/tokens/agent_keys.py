@@ -34,5 +34,5 @@ class AgentKeys:
         """End the binding, so that another key may enrol with the id. The answer is False if there was none. For `kept`
         seconds, the longest life of a credential, the id is known to have been released: a credential for the old key
         would otherwise bind it again, as it does when Redis has lost the binding."""
-        reply = self._store.submit("SET", schema.bound_key(agent), "", "XX", "EX", kept)
+        reply = self._store.write("SET", schema.bound_key(agent), "", "XX", "EX", kept)
         return Answer(reply, lambda reply: reply is not None)

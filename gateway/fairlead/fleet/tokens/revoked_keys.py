@@ -41,7 +41,7 @@ class RevokedKeys:
         """Store keys; one that is stored already is left alone. Those that are not needed at `now` are removed."""
         self._store.submit("ZREMRANGEBYSCORE", schema.REVOKED_KEYS, "-inf", now - KEPT_MS)
         members = [part for key in keys for part in (key.at, f"{key.at} {key.thumbprint} {key.agent}")]
-        return self._store.submit("ZADD", schema.REVOKED_KEYS, "NX", *members)
+        return self._store.write("ZADD", schema.REVOKED_KEYS, "NX", *members)
 
     def since(self, at: int) -> Answer[frozenset[RevokedKey]]:
         """The keys that were revoked after `at` (ms)."""

@@ -4,7 +4,7 @@ A comparison is requested by everything that may make them differ: this node joi
 heartbeat came so late that others took it for dead (SIGSTOP, a partition), or Redis came back (a killed server may have
 lost its last writes). Without a request there is one every ten minutes, for differences that nothing has reported, such
 as a lost eviction. If the row is missing or older than the link, the agent is claimed again; if the row names a newer
-owner, the link is closed. The node runs its loop.
+owner, the link is closed. All agents are written into the index again. The node runs its loop.
 """
 
 from __future__ import annotations
@@ -80,6 +80,10 @@ class Reconciler:
                 continue
             batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
             owners = await self._directory.owners([session.agent for session in batch])
+            try:
+                await self._directory.restore_index([session.agent for session in batch])
+            except BusUnavailable as e:
+                owners.append(e)
             if any(isinstance(owner, BusUnavailable) for owner in owners):
                 waiting.extendleft(reversed(batch))
                 await wait_for_redis(self._store, 1.0)

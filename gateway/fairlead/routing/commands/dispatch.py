@@ -56,6 +56,7 @@ class Dispatcher:
         """`retention_ms` is how long the results of a command are kept after its end."""
         self._directory = fleet.directory
         self._records = fleet.records
+        self._memory = fleet.memory
         self._deadlines = fleet.deadlines
         self._writer = RecordWriter(fleet, membership)
         self._data = DataCheck(fleet.data_epochs, membership)
@@ -73,8 +74,8 @@ class Dispatcher:
         """Accept the command. With `follow`, this node follows it from the start. `request_trace` records the trace of
         the request.
 
-        Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
-        of which nothing runs, and OutcomeUnknown, after which the command may run.
+        Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable, StoreFull and
+        BusUnavailable, after all of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
         command = request.id or uuid7(self._membership.now(), random.randbytes(10))
         if request.id:
@@ -84,6 +85,7 @@ class Dispatcher:
             command, before = await self._recall(request, command)
             if before is not None:
                 return before
+        self._memory.check_command(len(request.payload))
         if request_trace is not None:
             request_trace.begin(command, request.agent, request.method, request.traceparent)
         try:

@@ -93,6 +93,7 @@ class Recorder:
         self._store = fleet.store
         self._directory = fleet.directory
         self._records = fleet.records
+        self._memory = fleet.memory
         self._completion = completion
         self._terminals = terminals
         self._telemetry = telemetry
@@ -141,7 +142,8 @@ class Recorder:
         appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
-        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in batch.events]
+        most = self._memory.events_bytes
+        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload, most) for e in batch.events]
         answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
         fenced = False

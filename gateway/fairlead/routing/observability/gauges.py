@@ -17,6 +17,7 @@ from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.moves.drain import NodeDrain
+from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
@@ -62,7 +63,14 @@ def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Coll
     metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
 
 
-def watch_redis(metrics: Metrics, store: Pipeliner, inbox: Inbox) -> None:
+def watch_redis(metrics: Metrics, store: Pipeliner, memory: StoreMemory, inbox: Inbox) -> None:
+    metrics.add_gauge("fairlead_redis_memory_bytes", "Memory that Redis uses", lambda: memory.used)
+    metrics.add_gauge(
+        "fairlead_redis_memory_limit_bytes", "Memory that Redis may use, 0 for no limit", lambda: memory.limit
+    )
+    metrics.add_counter(
+        "fairlead_store_full_total", "Commands refused because Redis had too little memory", lambda: memory.refused
+    )
     metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
     metrics.add_labelled_gauge(
         "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",

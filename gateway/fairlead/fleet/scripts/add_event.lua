@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- KEYS: events, events_bytes. ARGV: most entries, most bytes, agent, type, id, time ms, payload.
+-- Returns how many old events were removed for this one. Bytes are those of payloads, types and ids, and EVENT_BYTES for
+-- each entry besides. At most 100 entries are removed at once, so that other clients do not have to wait.
+local EVENT_BYTES = 120
+local function size(entry) return #entry[2][2] + #entry[2][4] + #entry[2][6] + #entry[2][10] + EVENT_BYTES end
+redis.call('XADD', KEYS[1], '*', 'a', ARGV[3], 't', ARGV[4], 'i', ARGV[5], 'at', ARGV[6], 'p', ARGV[7])
+local bytes = redis.call('INCRBY', KEYS[2], #ARGV[3] + #ARGV[4] + #ARGV[5] + #ARGV[7] + EVENT_BYTES)
+local over = redis.call('XLEN', KEYS[1]) - tonumber(ARGV[1])
+if bytes <= tonumber(ARGV[2]) and over <= 0 then return 0 end
+local removed, freed = 0, 0
+for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 100)) do
+  if bytes - freed <= tonumber(ARGV[2]) and removed >= over then break end
+  removed, freed = removed + redis.call('XDEL', KEYS[1], entry[1]), freed + size(entry)
+end
+if redis.call('XLEN', KEYS[1]) == 0 then redis.call('DEL', KEYS[2]) else redis.call('DECRBY', KEYS[2], freed) end
+return removed
