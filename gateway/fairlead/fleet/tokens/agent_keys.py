@@ -32,7 +32,7 @@ class AgentKeys:
 
     def refuse(self, agent: str, thumbprint: str) -> Answer[bool]:
         """Refuse one key for an id, also if it is about to be bound. The answer is False if the id has another key."""
-        reply = self._store.run(lua.REFUSE_AGENT_KEY, (schema.bound_key(agent),), (thumbprint,))
+        reply = self._store.run(lua.REVOKE_KEY, (schema.bound_key(agent),), (thumbprint,))
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def release(self, agent: str, kept: int) -> Answer[bool]:
