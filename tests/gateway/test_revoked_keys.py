@@ -122,6 +122,40 @@ async def test_a_key_can_be_revoked_twice_and_an_id_without_a_key_not_at_all(nod
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not_found")
 
 
+async def test_a_token_is_revoked_with_all_keys_that_it_has_enrolled(nodes: TwoNodes) -> None:
+    """Agents of a leaked token lose their links on both nodes. Those of another token stay, and so does an agent whose
+    id was released and enrolled anew."""
+    made = [await nodes.api.http.post("/v1/enrolment-tokens", json={"agents": "*", "uses": 9}) for _ in range(2)]
+    leaked, other = (one.json() for one in made)
+    keys = {f"web-{n}": new_key() for n in range(6)}
+    links = {}
+    for n, (agent, key) in enumerate(keys.items()):
+        token = (leaked if n < 4 else other)["token"]
+        answer = await nodes.sites[n % 2].enrol(agent, key, token)
+        assert answer.status_code == 201, answer.text
+        links[agent] = await nodes.sites[n % 2].link(agent, answer.json()["credential"], key)
+    moved = new_key()
+    answer = await nodes.sites[0].enrol("moved", new_key(), leaked["token"])
+    assert answer.status_code == 201, answer.text
+    await nodes.release("moved")
+    answer = await nodes.sites[0].enrol("moved", moved, other["token"])
+    stays = await nodes.sites[0].link("moved", answer.json()["credential"], moved)
+    path = f"/v1/enrolment-tokens/{leaked['id']}"
+    assert (await nodes.api.http.delete(path, params={"agents": "true"})).status_code == 204
+    codes = await asyncio.gather(*(links[f"web-{n}"].close_code() for n in range(4)))
+    assert codes == [CloseCode.REVOKED] * 4
+    for kept in (links["web-4"], links["web-5"], stays):
+        await still_linked(kept)
+    answer = await nodes.sites[1].enrol("web-9", new_key(), leaked["token"])
+    assert (answer.status_code, "wrong enrolment token" in answer.text) == (401, True)
+    answer = await nodes.sites[1].enrol("web-0", keys["web-0"], other["token"])
+    assert (answer.status_code, "was revoked" in answer.text) == (401, True)
+    assert (await nodes.api.http.delete(path, params={"agents": "true"})).status_code == 404
+    unused = (await nodes.api.http.post("/v1/enrolment-tokens", json={"agents": "*"})).json()["id"]
+    done = await nodes.api.http.delete(f"/v1/enrolment-tokens/{unused}", params={"agents": "true"})
+    assert done.status_code == 204
+
+
 async def test_a_revocation_survives_a_restart_of_the_nodes(nodes: TwoNodes) -> None:
     _, credential = await nodes.linked("web-1", new_key(), 0)
     await nodes.revoke("web-1")

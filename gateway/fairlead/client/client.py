@@ -232,9 +232,10 @@ class Client:
         request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
         return await self._ask(request, NewEnrolmentToken)
 
-    async def revoke_enrolment_token(self, token: str) -> None:
-        """Revoke the enrolment token with this id."""
-        await self._transport.call(Request("DELETE", f"/v1/enrolment-tokens/{quote(token, safe='')}"))
+    async def revoke_enrolment_token(self, token: str, agents: bool = False) -> None:
+        """Revoke the enrolment token with this id, and with `agents` the keys that were enrolled with it."""
+        params = {"agents": "true"} if agents else None
+        await self._transport.call(Request("DELETE", f"/v1/enrolment-tokens/{quote(token, safe='')}", params))
 
     async def release(self, agent: str) -> None:
         """Release the id of an agent from its key, so that another key may enrol with it."""

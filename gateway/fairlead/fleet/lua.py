@@ -55,6 +55,7 @@ READ_ENROLMENT = _load("read_enrolment")
 TAKE_ENROLMENT = _load("take_enrolment")
 BIND_AGENT_KEY = _load("bind_agent_key")
 REVOKE_AGENT_KEY = _load("revoke_agent_key")
+REVOKE_KEY = _load("revoke_key")
 
 
 def late(what: str) -> BusUnavailable:

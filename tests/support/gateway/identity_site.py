@@ -40,8 +40,8 @@ class IdentitySite:
         await self.tokens.add(id, msgspec.json.encode(EnrolmentToken(id, digest, 0, FAR, "*", uses)), FAR)
         return text
 
-    async def enrol(self, agent: str, key: AgentKey) -> httpx2.Response:
-        token = await self.token()
+    async def enrol(self, agent: str, key: AgentKey, token: str = "") -> httpx2.Response:
+        token = token or await self.token()
         id, _ = split_token(token) or ("", "")
         proof = prove(key, enrolment_statement(id, agent, key.public))
         body = {"token": token, "agent": agent, "key": base64url(key.public), "proof": proof}

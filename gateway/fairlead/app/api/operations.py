@@ -205,8 +205,10 @@ OPERATIONS = (
     ),
     Operation(
         "delete", "/v1/enrolment-tokens/{token}", "revokeEnrolmentToken",
-        "Revoke an enrolment token: it enrols nobody any more. Agents that it has enrolled stay.",
+        "Revoke an enrolment token: it enrols nobody any more. Agents that it has enrolled stay, unless "
+        "`agents` is set.",
         "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
+        params=(Param("agents", "Revoke the keys of all agents that it has enrolled, too.", FLAG),),
     ),
     Operation(
         "delete", "/v1/agents/{agent}/key", "releaseAgent",

@@ -18,6 +18,7 @@ from fairlead.app.api import access_schemas
 from fairlead.app.api.problems import NotFound
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
+from fairlead.app.routes.commands import flag
 from fairlead.authorization.policy import Verb
 from fairlead.errors import InvalidRequest, Unavailable
 from fairlead.fleet.tokens.enrolment_tokens import TOKENS_LIMIT, StoredEnrolment
@@ -85,10 +86,26 @@ class EnrolmentTokenRoutes:
                 "token",
                 field="token",
             )
+        with_agents = flag(request, "agents")
+        if with_agents:
+            self._auditor.note(request, detail=f"{id} with the keys of its agents")
         await self._auditor.allow(request)
-        if not await self._identity.tokens.remove(id):
+        known = with_agents and await self._revoke_agents(id)
+        if not await self._identity.tokens.remove(id) and not known:
             raise NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")
         return Response(status_code=204)
+
+    async def _revoke_agents(self, id: str) -> bool:
+        """Revoke every key that was enrolled with a token. An id that has another key by now keeps it. Returns False if
+        there is no such token."""
+        enrolled = await self._identity.tokens.end(id)
+        if enrolled is None:
+            return False
+        await self._identity.revocations.require_room(len(enrolled))
+        for agent, thumbprint in enrolled:
+            if await self._identity.keys.refuse(agent, thumbprint):
+                await self._identity.revocations.revoke(agent, thumbprint)
+        return True
 
     async def release(self, request: Request) -> Response:
         """End the binding of an agent's id to its key."""

@@ -74,16 +74,18 @@ def ls(api: str, token: str | None, output: str) -> None:
 
 @enrolment_tokens.command("revoke", short_help="Revoke enrolment tokens.")
 @api_options
+@click.option("--agents", is_flag=True, help="Revoke the keys of all agents that were enrolled with them, too.")
 @click.argument("wanted", metavar="ID...", nargs=-1, required=True)
-def revoke(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
+def revoke(api: str, token: str | None, agents: bool, wanted: tuple[str, ...]) -> None:
     """Revoke enrolment tokens: fairlead enrolment-tokens revoke 1f6b29d4c0aa
 
-    A revoked token enrols nobody any more. Agents that it has enrolled stay.
+    A revoked token enrols nobody any more. Agents that it has enrolled stay; with --agents their keys are revoked too,
+    which closes their links within 5 seconds.
     """
 
     async def work(client: Client) -> None:
         for id in dict.fromkeys(wanted):
-            await client.revoke_enrolment_token(id)
+            await client.revoke_enrolment_token(id, agents)
             click.echo(f"revoked {id}")
 
     call_api(api, token, work)

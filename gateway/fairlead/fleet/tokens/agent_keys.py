@@ -9,7 +9,7 @@ from __future__ import annotations
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import text
+from fairlead.store.reply import integer, text
 
 
 class AgentKeys:
@@ -29,6 +29,11 @@ class AgentKeys:
         """Refuse the key that an id is bound to, and leave the id to no other until it is released. The answer is the
         key's thumbprint, also if it was revoked before; "" if the id is bound to none."""
         return Answer(self._store.run(lua.REVOKE_AGENT_KEY, (schema.bound_key(agent),), ()), text)
+
+    def refuse(self, agent: str, thumbprint: str) -> Answer[bool]:
+        """Refuse one key for an id, also if it is about to be bound. The answer is False if the id has another key."""
+        reply = self._store.run(lua.REVOKE_KEY, (schema.bound_key(agent),), (thumbprint,))
+        return Answer(reply, lambda reply: integer(reply) == 1)
 
     def release(self, agent: str, kept: int) -> Answer[bool]:
         """End the binding, so that another key may enrol with the id. The answer is False if there was none. For `kept`

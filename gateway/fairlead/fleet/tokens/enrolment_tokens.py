@@ -68,6 +68,18 @@ class EnrolmentTokens:
         reply = self._store.run(lua.TAKE_ENROLMENT, (schema.enrolment_key(id),), (agent, thumbprint, uses))
         return Answer(reply, lambda reply: integer(reply) == 1)
 
+    async def end(self, id: str) -> list[tuple[str, str]] | None:
+        """Let a token enrol nobody any more, and return the agents and thumbprints that it has enrolled; None if there
+        is none with this id. They stay stored until `remove`, so whoever was interrupted before that can begin
+        again."""
+        key = schema.enrolment_key(id)
+        ended = self._store.submit("HDEL", key, "token")
+        fields = [text(field) for field in items(await self._store.submit("HKEYS", key))]
+        enrolled = [field.removeprefix("agent:").partition(" ") for field in fields if field.startswith("agent:")]
+        if not integer(await ended) and not enrolled:
+            return None
+        return [(agent, thumbprint) for agent, _, thumbprint in enrolled]
+
     def remove(self, id: str) -> Answer[bool]:
         """Remove a token. The answer is False if there was none with this id."""
         removed = self._store.submit("DEL", schema.enrolment_key(id))

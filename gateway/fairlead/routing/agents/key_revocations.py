@@ -54,12 +54,12 @@ class KeyRevocations:
         """Whether the key with this thumbprint was revoked."""
         return thumbprint in self._thumbprints
 
-    async def require_room(self) -> None:
-        """Raises Unavailable if as many keys were revoked lately as may be, and BusUnavailable."""
-        if await self._stored.count(self._now() - KEPT_MS) >= KEYS_LIMIT:
+    async def require_room(self, keys: int = 1) -> None:
+        """Raises Unavailable if fewer than `keys` more may be revoked, and BusUnavailable."""
+        if await self._stored.count(self._now() - KEPT_MS) + keys > KEYS_LIMIT:
             raise Unavailable(
-                f"{KEYS_LIMIT} keys of agents were revoked in the last 8 days, the maximum: replace the issuer's "
-                "key, which refuses all credentials"
+                f"no more than {KEYS_LIMIT} keys of agents can be revoked within 8 days: replace the issuer's key, "
+                "which refuses all credentials"
             )
 
     async def revoke(self, agent: str, thumbprint: str) -> None:
