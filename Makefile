@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export MYPY_CACHE_DIR ?= .cache/mypy
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run docs docs-serve bench bench-record abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e trial requirements clean
+.PHONY: help venv fmt lint test run docs docs-serve bench bench-record abuse soak chart-docs manifests prometheus helm4 dex image cluster cluster-down e2e trial requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.commands.lists
 	$(PY) -m bench.commands.tracing
 	$(PY) -m bench.hold
+	$(PY) -m bench.storm
 	$(PY) -m bench.endurance
 	$(PY) -m bench.moving.moves
 	$(PY) -m bench.moving.rebalance
@@ -114,6 +115,9 @@ prometheus: ## Prometheus and promtool from their Go module (minutes once); test
 
 helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e use it
 	@$(PYTHON) -I tests/tools/programs helm4
+
+dex: ## Dex, an OpenID provider, from its Go module (minutes once); tests/cli logs in at it
+	@$(PYTHON) -I tests/tools/programs dex
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
 	@$(PYTHON) -I tests/tools/cluster image $(IMAGES)

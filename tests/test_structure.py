@@ -12,7 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT / "gateway" / "fairlead", ROOT / "operator" / "fairlead_operator")
-SCHEMAS, MODELS = "gateway/fairlead/app/api/schemas.py", "gateway/fairlead/client/models.py"
+SCHEMAS = {"gateway/fairlead/app/api/schemas.py", "gateway/fairlead/app/api/access_schemas.py"}
+MODELS = "gateway/fairlead/client/models.py"
 
 MODULES = 12
 """Beside `__init__` and `__main__`, in one folder."""
@@ -22,7 +23,7 @@ ARGUMENTS = 8
 """Of a constructor, without `self`."""
 
 WIDE_CONSTRUCTORS = {
-    "gateway/fairlead/agent/agent.py: 9 arguments": "the SDK's own; all but the address are named and have defaults",
+    "gateway/fairlead/agent/agent.py: 10 arguments": "the SDK's own; all but the address are named and have defaults",
 }
 SHARED_NAMES = {
     "Agent": "public in the SDK (an agent that runs) and in the client (an agent of the fleet)",
@@ -76,5 +77,5 @@ def test_a_class_has_a_name_of_its_own() -> None:
     for path, node in definitions():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             places[path.split("/")[1], node.name].add(path)
-    shared = {name for (_, name), paths in places.items() if len(paths) > 1 and paths != {SCHEMAS, MODELS}}
+    shared = {name for (_, name), paths in places.items() if len(paths) > 1 and paths - SCHEMAS != {MODELS}}
     assert shared == set(SHARED_NAMES)

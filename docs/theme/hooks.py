@@ -35,7 +35,7 @@ PAGES = {
     "README.md": "start.md",
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
-    "SECURITY.md": "security.md",
+    "SECURITY.md": "vulnerabilities.md",
     "CHANGELOG.md": "changes.md",
     "charts/fairlead/README.md": "chart.md",
     "k8s/README.md": "manifests.md",

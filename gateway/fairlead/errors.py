@@ -6,6 +6,7 @@ every package may import it.
     ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
     │   ├── Unauthorized       no or wrong credential
     │   ├── Forbidden          a Host or an Origin that this port does not serve
+    │   │   └── PermissionDenied  no role of the caller allows what it asked for
     │   ├── AgentUnknown       no agent with that id was ever seen
     │   ├── CommandUnknown     no command with that id exists, or its results have expired
     │   ├── ResultsTrimmed     the results were removed because they have been read
@@ -60,6 +61,12 @@ class Unauthorized(InvalidRequest):
 
 class Forbidden(InvalidRequest):
     code = "forbidden"
+
+
+class PermissionDenied(Forbidden):
+    """The credential is good, but no role allows this. `details` has the `subject`."""
+
+    code = "permission_denied"
 
 
 class AgentUnknown(InvalidRequest):

@@ -14,14 +14,19 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from fairlead.audit.log_writer import AuditLogWriter
+from fairlead.authorization.authorizer import Authorizer
 from fairlead.bus.inbox import Inbox
+from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
+from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
+from fairlead.routing.agents.issuer_key import load_enrolment
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.key_types import KeyTypes
@@ -45,7 +50,8 @@ SILENCE = 2.5
 
 
 class Node:
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, siblings: SiblingDoorbells | None = None) -> None:
+        """`siblings` are the other workers of this node's supervisor."""
         self.settings = settings
         self.metrics = metrics = Metrics()
         self.tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
@@ -68,7 +74,14 @@ class Node:
         self.directory = fleet.directory
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
-        self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
+        self.audit_log = _audit_log(settings, metrics)
+        self.service_tokens = ServiceTokens(self._store)
+        self.authorizer = Authorizer(
+            settings.roles, settings.issuers, fleet.directory, fleet.records, self.service_tokens, membership.now,
+            membership.unknown_command,
+        )  # fmt: skip
+        self.enrolment = load_enrolment(settings, self._store, membership.now)
+        self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
         )
@@ -77,6 +90,7 @@ class Node:
         # A server that was killed may have lost its last writes, and with them claims of this node.
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
+        self.authorizer.watch(metrics)
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
@@ -93,8 +107,12 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Join the fleet. Raises ConfigError if Redis does not answer or is not fit for use, or if another process has
-        this node's name."""
+        """Join the fleet. Raises ConfigError if the file of roles or of issuers cannot be used, Redis does not
+        answer or is not fit for use, or if another process has this node's name."""
+        self.authorizer.load()
+        if self.audit_log is not None:
+            self.audit_log.open()
+        self.routing.terminals.open()
         self.timer_wheel.start()
         self.routing.loop_lag.start()
         self._store.start()
@@ -111,7 +129,10 @@ class Node:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        self._loops = [asyncio.create_task(self._watched(loop)) for loop in self.routing.loops()]
+        loops = [*self.routing.loops(), *self.authorizer.loops()]
+        if self.audit_log is not None:
+            loops.append(self.audit_log.run())
+        self._loops = [asyncio.create_task(self._watched(loop)) for loop in loops]
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
         """Run a loop. An error that ends it is a defect. It is logged and makes the node unready, because nobody awaits
@@ -166,6 +187,22 @@ class Node:
         self.routing.telemetry.aclose()
         if self.tracing.exporter is not None:
             await self.tracing.exporter.aclose()
+        if self.audit_log is not None:
+            self.audit_log.close()
+
+
+def _audit_log(settings: Settings, metrics: Metrics) -> AuditLogWriter | None:
+    """Writes the audit log; None if no `audit_log` is set."""
+    if settings.audit_log is None:
+        return None
+    log = AuditLogWriter(settings.audit_log, settings.node, settings.audit_fsync, settings.audit_size)
+    metrics.add_counter("fairlead_audit_lines_total", "Lines written to the audit log", lambda: log.lines)
+    metrics.add_counter(
+        "fairlead_audit_failures_total",
+        "Events refused because the audit log could not be written",
+        lambda: log.failures,
+    )
+    return log
 
 
 def _exporter(settings: Settings) -> SpanExporter | None:

@@ -65,7 +65,7 @@ ATTACKS: dict[str, Attack] = {
     "slow_heads": Attack(files=2048, seconds=20, growth=100),
     "slow_bodies": Attack(files=2048, seconds=20, growth=100),
     "wrong_tokens": Attack(seconds=20, needed=("then right on link: 101", "then right on api: 200")),
-    "accept_bucket": Attack(seconds=16, forbidden="others (?!101)"),
+    "accept_bucket": Attack(seconds=16, forbidden="others (?!101)", flags=("--accept-rate", "200")),
     "malformed_upgrades": Attack(forbidden=": (101|lost)"),
     "empty_lines": Attack(seconds=15, short=1.0, growth=20),
     "tiny_chunks": Attack(seconds=15, short=1.0, growth=20),

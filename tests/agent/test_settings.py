@@ -22,10 +22,12 @@ from fairlead.errors import ConfigError
 WHOLE = """
 url = "wss://links.example.com"
 id = "edge-17"
-token_file = "/etc/fairlead/agent.token"
+identity = "/var/lib/fairlead-identity"
+enrolment_token_file = "/etc/fairlead/enrolment.token"
 ca_file = "/etc/fairlead/ca.pem"
 proxy = "http://user:secret@proxy.example:3128"
 journal = "/var/lib/fairlead-agent"
+trusted_keys = "/etc/fairlead/trusted_keys"
 log_level = "warning"
 log_format = "json"
 env_keep = ["JAVA_HOME"]
@@ -79,16 +81,17 @@ def test_a_file_may_hold_every_setting(file: Path) -> None:
     )  # fmt: skip
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.journal == Path("/var/lib/fairlead-agent")
+    assert read_.trusted_keys == Path("/etc/fairlead/trusted_keys")
+    assert read_.identity == Path("/var/lib/fairlead-identity")
+    assert read_.enrolment_token_file == Path("/etc/fairlead/enrolment.token")
     options = read_.options
     assert options.exec.allow == ("/usr/bin/uname", "/usr/bin/uptime")
     assert (options.file_get.roots, options.file_get.max_bytes) == (("/srv", "/var/log"), 1 << 20)
     assert (options.file_put.enabled, options.file_put.roots) == (False, ("/srv/in",))
     assert options.shell.argv == ("/bin/bash", "--restricted")
     assert not options.proc_list.enabled
-    assert set(re.findall(r"(?m)^(\w+)", WHOLE)) >= {key.partition(".")[2] or key for key in SETTINGS} - {
-        "token",
-        "facts",
-    }
+    other = {"token", "token_file", "enrolment_token", "facts"}
+    assert set(re.findall(r"(?m)^(\w+)", WHOLE)) >= {key.partition(".")[2] or key for key in SETTINGS} - other
 
 
 def test_no_settings_at_all_give_defaults(file: Path) -> None:
@@ -111,6 +114,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(file: 
 def test_every_setting_has_an_environment_variable(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
+        "trusted_keys": "/k",
         "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
         "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",
@@ -118,7 +122,11 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
         "shell.argv": "/bin/sh -c 'a b'",
     }  # fmt: skip
     given = {name: "true" for name in SETTINGS if name.endswith(".enabled")} | given
-    assert set(given) == set(SETTINGS) - {"token_file"}
+    identity = {"identity", "enrolment_token", "enrolment_token_file"}
+    assert set(given) == set(SETTINGS) - {"token_file"} - identity
+    variables = {"FAIRLEAD_AGENT_IDENTITY": "/i", "FAIRLEAD_AGENT_ENROLMENT_TOKEN": "t"}
+    enrolling = read("", file, variables)
+    assert (enrolling.identity, enrolling.enrolment_token) == (Path("/i"), "t")
     read_ = read("", file, {variable(key): value for key, value in given.items()})
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.options.exec.allow == ("/bin/a", "/bin/b")
@@ -154,6 +162,8 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
         ("journal = 3", ["journal: 3 is not a path"]),
         ("url = ", ["not valid TOML", "Invalid value"]),
         ("ca_file = '/x'\nurl = 'ws://x'", ["ca_file", "wss://"]),
+        ("enrolment_token_file = '/t'", ["keeps its key on its disk", "expected identity"]),
+        ("identity = '/i'\ntoken_file = '/t'", ["token_file", "expected either identity or a token"]),
     ],
 )
 def test_errors_name_the_source_the_value_and_what_is_expected(file: Path, text: str, words: list[str]) -> None:

@@ -1,7 +1,7 @@
 """`make bench`, its second part: what several nodes cost together. Prints tables and writes a JSON file.
 
 Commands that cross nodes (posted to one, answered through another) beside commands that do not; what an idle fleet
-costs Redis; how evenly the kernel spreads links over the workers of one port. Bounded in count and time; traffic
+costs Redis; how evenly links are spread over the workers of one port. Bounded in count and time; traffic
 stays on the loopback. Agents and callers live in this process, whose own time is not counted.
 """
 

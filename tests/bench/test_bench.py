@@ -56,6 +56,20 @@ def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> No
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
 
 
+def test_the_benchmark_of_storms_runs_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    few = ["--agents=60", "--crowd=60", "--workers=2", "--processes=1"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.storm", *few, f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())["now"]
+    assert figures["return"]["back"]["count"] == 60
+    assert min(figures["return"]["storm"][2], figures["return"]["calm"][2]) > 20
+    assert {one["linked"] >= 54 for one in figures["overload"].values()} == {True}
+
+
 def test_a_node_holds_after_some_rounds_what_it_held_before(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

@@ -40,7 +40,7 @@ def test_the_record_runs_at_a_tiny_scale_and_goes_on_where_it_was_broken(tmp_pat
     assert "### Market data" in text
     assert "One command on 5 hosts" in text
     assert "**Not at full scale**: handlers, hosts, market." in text
-    assert "Not run: links, workers, hold, nodes." in text
+    assert "Not run: links, workers, hold, nodes, tls." in text
     assert "<svg" in (tmp_path / "benchmarks" / "market.svg").read_text()
 
     kept = json.loads((tmp_path / "results" / "hosts.json").read_text())
@@ -94,7 +94,7 @@ def test_a_peer_that_needs_less_is_listed_with_its_reason() -> None:
     assert {one.peer for one in found} == {"ws on Node.js", "aiohttp"}
     assert len(found) == 12  # two peers, six figures each
     assert found[0].what == "bytes of an idle connection"
-    assert (found[0].theirs, found[0].ours) == ("3.0 B", "4.0 B")
+    assert (found[0].theirs, found[0].ours) == ("3.000 B", "4.000 B")
     assert {one.reason for one in found if one.peer == "aiohttp"} == {"not known yet"}
 
 
@@ -130,7 +130,7 @@ def test_a_peer_with_less_latency_is_listed_although_it_needs_more_cpu() -> None
     peer = {"us": 9.0, "p50_ms": 1.0, "p99_ms": 6.0}
     cell = {"stocks": 1, "clients": 2, "binary": False, "servers": {"epoll": own, "ws": peer}}
     (found,) = behind({"market": {"figures": {"cells": [cell]}}})
-    assert (found.what, found.theirs) == ("market data, 1 stocks to 2 clients, text, latency p50", "1.0 ms")
+    assert (found.what, found.theirs) == ("market data, 1 stocks to 2 clients, text, latency p50", "1.000 ms")
 
 
 def test_the_page_says_when_results_are_of_several_commits() -> None:

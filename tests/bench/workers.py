@@ -1,4 +1,5 @@
-"""How evenly links are spread over the workers of one port, also after a worker was killed and came back.
+"""How evenly links are spread over the workers of one port, also after a worker was killed and came back, and what
+commands cost that nearly always cross workers.
 
 `python -m bench.workers --links 10000 --workers 8`: `fairlead serve --workers` with a Valkey of its own. The links
 that the killed worker had are opened anew, as agents do. Writes a JSON file; bounded in count and time.
@@ -21,12 +22,14 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import BenchGateway, running
+from bench.nodes import BenchGateway, commands, running
 from bench.output import print_progress, table
 from bench.probe import children, cpu_us
 from support.simulated_fleet import SimulatedFleet
 
 TIMEOUT = 120.0
+IN_FLIGHT = ((1, 500), (64, 5_000), (256, 8_000))
+"""Commands in flight, and how many in all."""
 
 
 def held(gateway: BenchGateway) -> list[int]:
@@ -53,8 +56,9 @@ async def restarted(gateway: BenchGateway, fleet: SimulatedFleet, workers: int) 
             await asyncio.sleep(0.2)
 
 
-async def measure(links: int, workers: int, folder: Path) -> list[dict[str, object]]:
+async def measure(links: int, workers: int, folder: Path) -> dict[str, list[dict[str, object]]]:
     found: list[dict[str, object]] = []
+    commanded: list[dict[str, object]] = []
     async with EmbeddedValkey(folder / "valkey") as valkey, TimerWheel(silence=3600) as timer_wheel:
         gateway = BenchGateway("workers", valkey.url, folder, "--workers", str(workers))
         with running(gateway):
@@ -77,26 +81,54 @@ async def measure(links: int, workers: int, folder: Path) -> list[dict[str, obje
                         "us_per_link": used / joining,
                     }
                 )
+                if not commanded:
+                    pids = {f"worker {number}": pid for number, pid in enumerate(children(gateway.pid))}
+                    commanded = await commands_in_turn(gateway, {**pids, "valkey": valkey.pid}, links)
             await fleet.leave()
-    return found
+    return {"states": found, "commands": commanded}
+
+
+async def commands_in_turn(gateway: BenchGateway, pids: dict[str, int], agents: int) -> list[dict[str, object]]:
+    """Round trips through the shared API port, with more and more in flight."""
+    await commands(gateway.api, pids, agents, 16, min(agents, 500))  # warm
+    rows: list[dict[str, object]] = []
+    for in_flight, each in IN_FLIGHT:
+        print_progress(f"commands, {in_flight} in flight")
+        run = await commands(gateway.api, pids, agents, in_flight, min(each, in_flight * agents))
+        valkey = run["valkey_us"]
+        rows.append(
+            {"in_flight": in_flight, "p50_ms": run["p50_ms"], "p99_ms": run["p99_ms"], "count": run["count"],
+             "workers_us": run["all_us"] - valkey, "valkey_us": valkey}
+        )  # fmt: skip
+    return rows
 
 
 async def run(links: int, workers: int, out: Path | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        found = await measure(links, workers, Path(name))
+        figures = await measure(links, workers, Path(name))
     rows = [
         [str(one["state"]), str(one["links"]), f"{one['max_to_mean']:.3f}", f"{one['us_per_link']:.0f}"]
-        for one in found
+        for one in figures["states"]
     ]
     table(["", "links of each worker", "max/mean", "CPU µs per link"], rows)
+    table(
+        ["commands in flight", "p50 ms", "p99 ms", "workers CPU µs", "Valkey CPU µs"],
+        [
+            [f"{one['in_flight']}", *(f"{one[key]:.1f}" for key in ("p50_ms", "p99_ms")),
+             *(f"{one[key]:.0f}" for key in ("workers_us", "valkey_us"))]
+            for one in figures["commands"]
+        ],
+    )  # fmt: skip
     if out is not None:
-        out.write_text(json.dumps({"workers": workers, "states": found}, indent=1))
+        out.write_text(json.dumps({"workers": workers, **figures}, indent=1))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How evenly links are spread over workers.")
+    parser = argparse.ArgumentParser(
+        description="How evenly links are spread over workers, and what commands cost that cross them."
+    )
     parser.add_argument("--links", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--out", type=Path)

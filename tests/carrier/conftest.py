@@ -93,7 +93,7 @@ def options_of(mode: str, app: object) -> dict[str, Any]:
     get their connections from the acceptor, which takes none for itself.
     """
     make: Callable[[], RecordingListener] | None = getattr(app, "make_listener", None)
-    direct = DirectEndpoint(b"/", lambda scope: None if make is None else (make(), None))
+    direct = DirectEndpoint(b"/", lambda scope: None if make is None else (make(), None, ()))
     return {"epoll": mode != "transport", "direct": direct if mode == "direct" else None}
 
 

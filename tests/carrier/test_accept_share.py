@@ -45,7 +45,7 @@ def test_nobody_takes_so_many_that_it_passes_the_others_by_more_than_the_slack(l
             assert load + most <= min(others) + slack_of(others)
 
 
-class Crowd:
+class WorkerProcesses:
     """Processes that look at one socket in an order that the test chooses, each as often as it is asked to."""
 
     def __init__(self, loads: list[int], stopped: set[int]) -> None:
@@ -71,13 +71,13 @@ class Crowd:
     st.integers(1, 3_000),
 )
 def test_connections_make_uneven_processes_even(loads: list[int], order: list[int], arrivals: int) -> None:
-    crowd = Crowd(loads, set())
+    workers = WorkerProcesses(loads, set())
     before = max(loads)
-    crowd.waiting = arrivals
+    workers.waiting = arrivals
     rounds = 0
-    while crowd.waiting:  # everyone looks, but in an order in which some come twice and first
+    while workers.waiting:  # everyone looks, but in an order in which some come twice and first
         for number in [*(n % len(loads) for n in order), *range(len(loads))]:
-            crowd.look(number, 0.0)
+            workers.look(number, 0.0)
         rounds += 1
         assert rounds <= arrivals, "no process may accept, and connections wait"
     assert max(loads) <= max(before, min(loads) + slack_of(loads))
@@ -96,15 +96,15 @@ def test_each_stopped_process_delays_the_others_once(
     running = [number for number in range(len(loads)) if number not in stopped]
     if not running:
         return
-    crowd = Crowd(loads, stopped)
+    workers = WorkerProcesses(loads, stopped)
     before = {number: loads[number] for number in stopped}
     now, delays = start, 0
-    crowd.waiting = arrivals
-    while crowd.waiting:
-        left = crowd.waiting
+    workers.waiting = arrivals
+    while workers.waiting:
+        left = workers.waiting
         for number in running:
-            crowd.look(number, now)
-        if crowd.waiting == left:
+            workers.look(number, now)
+        if workers.waiting == left:
             delays += 1
             now += PATIENCE * 1.001
         assert delays <= len(stopped), "each of those that are stopped is waited for once"

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import ssl
 import struct
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -24,9 +26,11 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
+from fairlead.wire.websocket.frames import CLOSE, FIN, TEXT
 
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve
+from support.carrier.tls_site import TlsPeer, TlsSite, make_certificate
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,6 +39,8 @@ ROUNDS = 30
 OURS = {
     "ServerConnection",
     "SocketTransport",
+    "TlsTransport",
+    "HandshakingSocket",
     "ClientConnection",
     "WebSocketUpgrade",
     "HttpConnection",
@@ -118,6 +124,38 @@ async def test_closed_asgi_connections_leave_no_garbage(
     for _ in range(ROUNDS):
         await once()
     await until(lambda: len(timer_wheel) == 0)
+    await until(lambda: not grown(before, 3))
+
+
+async def test_connections_over_tls_leave_no_garbage(serve_on: Serve, collector_off: None, tmp_path: Path) -> None:
+    """Links, pages, handshakes that fail, and connections that are lost in the middle of one."""
+    site = TlsSite(*make_certificate(tmp_path, "localhost"))
+    port = await serve_on(site.app, **site.options)
+    stranger = ssl.create_default_context()
+
+    async def once() -> None:
+        link, page = await site.dial(port), await site.dial(port)
+        link.write(link.request("/link"))
+        assert await link.answer() == 101
+        link.send(FIN | TEXT, b"y" * 70_000)
+        assert (await link.expect_frame())[1] == b"y" * 70_000
+        link.send(FIN | CLOSE, (1000).to_bytes(2, "big"))
+        page.write(b"GET /page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert await page.answer() == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await asyncio.open_connection("localhost", port, ssl=stranger)
+        lost = TlsPeer(site.trust)
+        await lost.open(port)
+        lost.writer.write(lost.hello()[:20])
+        await lost.writer.drain()
+        for one in (link.writer, page.writer, lost.writer):
+            one.close()
+        site.direct.clear()
+
+    await once()
+    before = census()
+    for _ in range(ROUNDS):
+        await once()
     await until(lambda: not grown(before, 3))
 
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import socket
+import struct
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
@@ -20,7 +21,8 @@ from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.admission import Admission
-from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -39,6 +41,7 @@ class Site:
 
     def __init__(self) -> None:
         self.takes = True
+        self.refusal: LinkRefusal | None = None
         self.scopes: list[Mapping[str, Any]] = []
         self.direct: list[RecordingListener] = []
         self.attached: list[RecordingListener] = []
@@ -51,12 +54,12 @@ class Site:
         )
         self.options = {"epoll": True, "direct": DirectEndpoint(b"/link", self._take)}
 
-    def _take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None] | None:
+    def _take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         self.scopes.append(scope)
         if not self.takes:
-            return None
+            return self.refusal
         self.direct.append(RecordingListener(echo=True))
-        return self.direct[-1], next(iter(scope["subprotocols"]), None)
+        return self.direct[-1], next(iter(scope["subprotocols"]), None), ()
 
     async def _enter(self, websocket: WebSocket) -> None:
         self.attached.append(RecordingListener(echo=True))
@@ -93,6 +96,39 @@ async def test_what_the_endpoint_does_not_take_the_application_gets(serve_on: Se
     raw.send(ECHOED, b"hello")
     assert await raw.frame() == (ECHOED, b"hello")
     assert (len(site.scopes), len(site.attached)) == (1, 1)
+
+
+async def test_what_the_endpoint_refuses_is_answered_at_once(serve_on: Serve, site: Site, dial: Dial) -> None:
+    site.takes, site.refusal = False, LinkRefusal(503, [(b"retry-after", b"7")], b"busy\n")
+    admission = Admission()
+    port = await serve_on(site.app, admission=admission, **site.options)
+    for behind in (b"", b"frames that nobody reads"):
+        raw = await dial(port, upgrade=False)
+        raw.write(raw.request("/link") + behind)
+        assert await raw.answer() == 503
+        assert (raw.headers["retry-after"], raw.headers["connection"]) == ("7", "close")
+        assert await raw.body() == b"busy\n"
+    assert (len(site.scopes), site.direct, site.attached, len(admission)) == (2, [], [], 0)
+    assert site.scopes[0]["client"][0] == "127.0.0.1"
+
+
+async def test_a_refused_peer_that_has_left_leaves_nothing_behind(serve_on: Serve, site: Site, dial: Dial) -> None:
+    site.takes, site.refusal = False, LinkRefusal(503, [], b"busy\n")
+    port = await serve_on(site.app, **site.options)
+    raw = await dial(port, upgrade=False)
+    raw.write(raw.request("/link"))
+    assert await raw.answer() == 503
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(50):
+        with closing(socket.create_connection(("127.0.0.1", port))) as sock:
+            sock.sendall(raw.request("/link"))
+            if n % 2:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing it resets it
+    raw = await dial(port, upgrade=False)
+    raw.write(raw.request("/link"))
+    assert await raw.answer() == 503
+    raw.writer.transport.abort()
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
 
 
 async def test_frames_behind_the_request_are_read(serve_on: Serve, site: Site, dial: Dial) -> None:

@@ -14,8 +14,8 @@ import pytest
 from fairlead.carrier.client import connect
 from fairlead.carrier.http_server.uvicorn_server import config
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.carrier.tls import ticket_keys
 from fairlead.carrier.tls.server_certificate import ServerCertificate
+from fairlead.carrier.tls.ticket_key_chain import OVERLAP, PERIOD, TicketKeyChain
 from fairlead.errors import ConfigError
 
 from support.carrier.listeners import RecordingListener
@@ -221,4 +221,29 @@ async def test_without_a_file_a_reload_keeps_the_sessions(serve_on: Serve, tmp_p
     certificate.write_bytes(certificate.read_bytes() + b"\n")
     assert site.certificate.reload()
     assert (await resumed(site, port, session))[0]
-    assert len(ticket_keys.process_key()) == ticket_keys.SIZE
+
+
+async def test_ticket_keys_of_no_file_change_with_time(serve_on: Serve, tmp_path: Path) -> None:
+    """Processes that have the same chain accept each other's tickets: for twelve hours, and for two hours more."""
+    now = 0.0
+    certificate, key = make_certificate(tmp_path, "localhost")
+
+    trust = ssl.create_default_context(cafile=str(certificate))  # of the client of both
+
+    async def process() -> tuple[TlsSite, int]:
+        site = TlsSite(certificate, key)
+        site.trust = trust
+        site.certificate = ServerCertificate(
+            certificate, key, clock=lambda: now, chain=TicketKeyChain(bytes(64), began=0.0)
+        )
+        return site, await serve_on(site.app, **site.options | {"certificate": site.certificate})
+
+    one, other = await process(), await process()
+    _, session = await resumed(*one, None)
+    for now, good in ((0.0, True), (PERIOD - 1, True), (PERIOD, True), (PERIOD + OVERLAP, False)):
+        assert not other[0].certificate.reload(), "the certificate is the same"
+        assert (await resumed(*other, session))[0] == good, now
+    assert other[0].certificate.reloads == 0
+    one[0].certificate.reload()
+    _, renewed = await resumed(*one, None)
+    assert (await resumed(*other, renewed))[0]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.http_server.link_acceptor import LinkRefusal
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
@@ -49,6 +50,18 @@ async def test_a_client_connects_with_wss(
     assert (listener.closed, site.direct[0].closed) == ([(4000, "done")], [(4000, "done")])
     assert (len(site.direct), site.attached) == (1, [])
     await until(lambda: len(timer_wheel) == 0)
+
+
+async def test_what_the_endpoint_refuses_is_answered_at_once(serve_on: Serve, site: TlsSite) -> None:
+    site.takes, site.refusal = False, LinkRefusal(503, [(b"retry-after", b"7")], b"busy\n")
+    port = await serve_on(site.app, **site.options)
+    for _ in range(3):
+        raw = await site.dial(port)
+        raw.write(raw.request("/link"))
+        assert await raw.answer() == 503
+        assert raw.headers["retry-after"] == "7"
+        assert await raw.body() == b"busy\n"
+    assert (site.direct, site.attached) == ([], [])
 
 
 async def test_what_the_endpoint_does_not_take_the_application_gets(serve_on: Serve, site: TlsSite) -> None:

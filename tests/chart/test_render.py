@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.identity.agent_key import seed_of_pem
+from fairlead.identity.credential import CredentialIssuer
 from fairlead.version import __version__
 from fairlead_operator.api.gateway_spec import GROUP, VERSION
 from fairlead_operator.api.policy import Policies, SecretState, read_policies, secrets_to_read, violations
@@ -165,7 +167,7 @@ def test_defaults_install_a_gateway_with_a_valkey_for_evaluation(render: Render)
     objects = render()
     spec = named(objects, "LinkGateway", "fairlead")["spec"]
     assert spec["redis"] == {"secretRef": {"name": "fairlead-valkey", "key": "url"}}
-    assert spec["tokens"] == {"secretRef": {"name": "fairlead-tokens"}}
+    assert spec["tokens"] == {"secretRef": {"name": "fairlead-tokens", "issuerKey": "issuer-key"}}
     assert named(objects, "Deployment", "fairlead-operator")["spec"]["replicas"] == 2
     valkey = named(objects, "StatefulSet", "fairlead-valkey")["spec"]
     assert "replicas" not in valkey
@@ -195,6 +197,30 @@ def test_an_external_redis_replaces_the_valkey_for_evaluation(render: Render) ->
     assert spec["tokens"] == {"secretRef": {"name": "my-tokens"}}
     assert spec["image"] == "registry.example.com/mirror/fairlead/gateway:0.1.0"
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
+
+
+def test_a_gateway_with_a_certificate_is_tested_over_wss_and_may_read_its_secret(render: Render) -> None:
+    objects = render({"gateways": {"default": {"linkTls": {"secretName": "certificate"}}}})
+    assert named(objects, "LinkGateway", "fairlead")["spec"]["linkTls"] == {"secretName": "certificate"}
+    (test,) = (one for one in of_kind(objects, "Pod") if one["metadata"]["name"] == "fairlead-hello")
+    env = {one["name"]: one.get("value") for one in test["spec"]["containers"][0]["env"]}
+    assert env["LINK_URL"] == "wss://fairlead-agents.fleet.svc:8080"
+    (secrets,) = (
+        rule["resourceNames"]
+        for rule in named(objects, "Role", "fairlead-operator")["rules"]
+        if rule["resources"] == ["secrets"]
+    )
+    assert "certificate" in secrets
+
+
+@pytest.mark.parametrize(
+    "route", [{"ingress": {"hosts": ["a.example"]}}, {"httpRoute": {"parentRefs": [{"name": "g"}]}}]
+)
+def test_a_route_of_plain_http_to_pods_with_tls_is_refused(helm: Helm, chart: Path, route: dict[str, Any]) -> None:
+    values = {"gateways": {"default": {"linkTls": {"secretName": "certificate"}, **route}}}
+    done = helm("template", "fairlead", str(chart), "--values", "-", stdin=yaml.safe_dump(values))
+    assert done.returncode != 0
+    assert f"linkTls needs {next(iter(route))} to be off" in done.stderr
 
 
 def test_an_older_kubernetes_is_refused(helm: Helm, chart: Path) -> None:
@@ -247,7 +273,7 @@ def test_secrets_are_random_and_not_short(render: Render) -> None:
             base64.b64decode(value).decode()
             for one in of_kind(render(), "Secret")
             for key, value in one["data"].items()
-            if key not in ("url", "valkey.conf")
+            if key not in ("url", "valkey.conf", "issuer-key")
         ]
 
     first, second = values(), values()
@@ -360,6 +386,15 @@ def test_tokens_outlive_the_release(render: Render) -> None:
     """Agents out there know theirs: another installation must let them in."""
     secret = named(render(), "Secret", "fairlead-tokens")
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_agents_can_enrol_without_a_setting(render: Render) -> None:
+    objects = render()
+    key = base64.b64decode(named(objects, "Secret", "fairlead-tokens")["data"]["issuer-key"])
+    assert len(CredentialIssuer(seed_of_pem(key, "the chart"), "fairlead").public) == 32
+    theirs = {"tokens": {"existingSecret": "theirs", "issuerKey": "signing.pem"}}
+    spec = named(render(theirs), "LinkGateway", "fairlead")["spec"]
+    assert spec["tokens"] == {"secretRef": {"name": "theirs", "issuerKey": "signing.pem"}}
 
 
 def test_the_chart_works_as_a_dependency_of_another(helm: Helm, chart: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -281,6 +282,30 @@ def test_the_demo_runs_commands_and_ends_in_order(demo: Running, run: Run) -> No
     assert demo.wait() == 0, demo.talk
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert "killed" not in "".join(demo.talk)
+
+
+def test_its_agents_have_identities_which_they_keep(tmp_path: Path, run: Run) -> None:
+    def key(agent: str) -> bytes:
+        return (tmp_path / "data" / "identities" / agent / "key.pem").read_bytes()
+
+    keys = []
+    for lost in ("", "agent-2"):
+        if lost:
+            shutil.rmtree(tmp_path / "data" / "identities" / lost)
+        demo = Running(tmp_path / "data")
+        try:
+            for agent in ("agent-1", "agent-2"):
+                done = run("exec", agent, "--", "echo", "here", env={"FAIRLEAD_API": demo.api})
+                assert done.stdout == b"here\n", done.stderr
+            tokens = run("enrolment-tokens", "ls", env={"FAIRLEAD_API": demo.api}).stdout.decode()
+            assert f"{1 if lost else 2} of 2" in tokens
+            demo.process.send_signal(signal.SIGINT)
+            assert demo.wait() == 0, demo.talk
+        finally:
+            demo.close()
+        keys.append((key("agent-1"), key("agent-2")))
+    (first, second), (same, other) = keys
+    assert (first == same, second == other) == (True, False)
 
 
 COUNT = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.5; done"

@@ -9,9 +9,9 @@ import signal
 import psutil
 import pytest
 
-from fairlead.hub.opening_links import FIRST, SHARED
+from fairlead.hub.opening_links import SHARED
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
 
 from support.gateway.metrics import metric
 from support.gateway.process import GatewayProcess, MakeGateway
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", params=["epoll", "asyncio"])
 def accepting(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    return ("--link-transport", request.param, "--accept-rate", "10000")
+    return ("--link-transport", request.param)
 
 
 async def refused(gateway: GatewayProcess, source: str) -> tuple[int, int]:
@@ -50,6 +50,11 @@ async def dial_many(dial: DialAgent, gateway: GatewayProcess, count: int, source
     return list(await asyncio.gather(*(dial(gateway, local_addr=(source, 0)) for _ in range(count))))
 
 
+async def shared_room(gateway: GatewayProcess) -> int:
+    """How many links one address may have waiting for their welcome now. The limit follows how long they wait."""
+    return int(await metric(gateway, "fairlead_links_opening_limit") * SHARED)
+
+
 async def rejected(gateway: GatewayProcess) -> int:
     async with plain_client() as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
@@ -64,7 +69,7 @@ async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_nod
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     await (await dial(gateway)).greet()
-    room = int(FIRST * SHARED)
+    room = await shared_room(gateway)
     os.kill(own_valkey.pid, signal.SIGSTOP)
     try:
         waiting = await dial_many(dial, gateway, room, NOISY)
@@ -86,7 +91,7 @@ async def test_agents_that_arrive_while_valkey_is_frozen_are_bounded_and_the_nod
         os.kill(own_valkey.pid, signal.SIGCONT)
     await asyncio.gather(*welcomes)
     assert await metric(gateway, "fairlead_links_opening") == 0
-    again = await dial_many(dial, gateway, room, NOISY)
+    again = await dial_many(dial, gateway, await shared_room(gateway), NOISY)
     await asyncio.gather(*(agent.greet() for agent in again))
 
 
@@ -94,7 +99,7 @@ async def test_agents_that_never_say_hello_do_not_keep_others_out(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--hello-timeout", "5")
-    silent = await dial_many(dial, gateway, int(FIRST * SHARED), NOISY)
+    silent = await dial_many(dial, gateway, await shared_room(gateway), NOISY)
     assert (await refused(gateway, NOISY))[0] == 503
     quiet = await dial_many(dial, gateway, 20, QUIET)
     await asyncio.gather(*(agent.greet() for agent in quiet))
@@ -120,3 +125,23 @@ async def test_links_that_end_before_their_welcome_are_not_counted(
         return await metric(gateway, "fairlead_links_opening") == 0
 
     await until(forgotten)
+
+
+async def test_a_link_that_is_refused_after_hello_and_does_not_close_stops_nobody(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
+) -> None:
+    """The oldest claim decides whether a node accepts links, so none may last as long as its agent likes."""
+    gateway = make_gateway(own_valkey.url)
+    agent = await dial(gateway)
+    await agent.greet(conn=2)
+    superseded, illegal = await dial(gateway, agent.agent), await dial(gateway, "two words")
+    for one in (superseded, illegal):
+        await one.send(Hello(agent=one.agent, boot="boot-1", conn=1))
+        one.socket.transport.pause_reading()
+
+    async def refused_both() -> bool:
+        return await metric(gateway, "fairlead_links") == 3 and await metric(gateway, "fairlead_links_opening") <= 1
+
+    await until(refused_both)
+    assert await metric(gateway, "fairlead_oldest_claim_age_seconds") == 0
+    await (await dial(gateway)).greet()

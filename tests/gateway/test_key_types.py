@@ -22,6 +22,7 @@ from support.waiting import until
 
 SHARED = (
     schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT, schema.MOVES, schema.EVENTS,
+    schema.SERVICE_TOKENS, schema.ENROLMENT_TOKENS,
     *map(index_key, range(INDEX_SHARDS)), *map(deadlines_key, range(DEADLINE_SHARDS)),
 )  # fmt: skip
 """The keys that all nodes share, or all agents and commands of a shard."""
@@ -66,10 +67,13 @@ async def test_shared_keys_of_another_type_are_removed_and_commands_go_on(
 
     async def used_keys_are_ours_again() -> bool:
         used = [schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT]
+        used.append(schema.SERVICE_TOKENS)
         return "list" not in [text(await store.submit("TYPE", key)) for key in [*used, *planted[len(SHARED) :]]]
 
     await until(used_keys_are_ours_again)
     await until(command_ends)
+    for api_url in (first.admin, second.admin):  # no loop of a node has ended
+        assert (await api.http.get(f"{api_url}/readyz")).status_code == 200
     new_agent = await dial(second)
     await new_agent.greet()
     assert (await api.agent(new_agent.agent))["state"] == "online"

@@ -32,9 +32,9 @@ def test_an_agent_is_away_longer_than_the_longest_pause_and_one_attempt() -> Non
 
 @pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])
 @pytest.mark.parametrize("rate", [0.1, 200.0, 100_000.0])
-def test_the_first_pause_fits_for_any_capacity_and_accept_rate(capacity: int, rate: float) -> None:
+def test_the_first_pause_fits_for_any_capacity_and_expected_rate(capacity: int, rate: float) -> None:
     assert SETTINGS["capacity"].parse(capacity) == capacity
-    assert SETTINGS["accept_rate"].parse(rate) == rate
+    assert SETTINGS["expected_accept_rate"].parse(rate) == rate
     assert first_ceiling(capacity, rate) <= HANDED_OUT_MS
 
 

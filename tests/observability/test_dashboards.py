@@ -15,7 +15,7 @@ from dashboards import DASHBOARDS
 from panels import Panel
 from support.observability.dashboard_answers import GATEWAY, PanelAnswer, answers, shown
 from support.observability.prometheus_server import Series, metrics_that_exist
-from support.observability.watched_fleet import AGENTS, LINKS, WatchedFleet, watched_fleet
+from support.observability.watched_fleet import AGENTS, LINKS, SILENT, WatchedFleet, watched_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"\bfairlead_\w+")
@@ -109,7 +109,7 @@ async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     # The numbers are those of the load, and not just other ones.
     links = answer_of("overview: Links: ")
     assert peak(links.idle) == LINKS
-    assert peak(links.busy) == LINKS + AGENTS
+    assert peak(links.busy) == LINKS + AGENTS + SILENT
     commands = answer_of("overview: Commands: accepted")
     assert peak(commands.idle) == 0 < peak(commands.busy)
     closed = answer_of("overview: Links closed: ")

@@ -74,6 +74,33 @@ def test_deployment_reads_the_redis_password_from_its_secret() -> None:
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
+def test_pods_with_an_issuer_key_enrol_agents() -> None:
+    assert not [one for one in container()["env"] if one["name"] == "FAIRLEAD_ISSUER_KEY"]
+    more = {"tokens": {"secretRef": {"name": "theirs", "issuerKey": "issuer-key"}}}
+    pod = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]
+    assert {"name": "FAIRLEAD_ISSUER_KEY", "value": "/etc/fairlead/tokens/issuer.pem"} in container(**more)["env"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "tokens")
+    assert volume["secret"]["secretName"] == "theirs"
+    assert {"key": "issuer-key", "path": "issuer.pem"} in volume["secret"]["items"]
+
+
+def test_pods_with_a_certificate_serve_links_with_tls() -> None:
+    more = {"linkTls": {"secretName": "certificate"}, "ingress": {"enabled": False}}
+    found = made(**more)
+    pod = found["Deployment", "edge"]["spec"]["template"]["spec"]
+    env = {one["name"]: one.get("value") for one in container(**more)["env"]}
+    assert env["FAIRLEAD_LINK_TLS_CERT"] == "/etc/fairlead/link-tls/tls.crt"
+    assert env["FAIRLEAD_LINK_TLS_KEY"] == "/etc/fairlead/link-tls/tls.key"
+    mounted = {"name": "link-tls", "mountPath": "/etc/fairlead/link-tls", "readOnly": True}
+    assert mounted in container(**more)["volumeMounts"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "link-tls")
+    assert volume["secret"]["secretName"] == "certificate"
+    assert {one["key"] for one in volume["secret"]["items"]} == {"tls.crt", "tls.key"}
+    (port,) = found["Service", "edge-agents"]["spec"]["ports"]
+    assert (port["name"], port["appProtocol"]) == ("wss", "kubernetes.io/wss")
+    assert ("Ingress", "edge") not in found
+
+
 def test_env_of_the_author_comes_after_that_of_the_operator() -> None:
     env = container(pod={"env": [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "MORE", "value": "1"}]})[
         "env"
@@ -251,6 +278,8 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
         ({"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}}, "mounts Secrets"),
         ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
+        ({"linkTls": {"secretName": "c"}, "ingress": {}}, "linkTls needs ingress and httpRoute to be off"),
+        ({"linkTls": {"secretName": "c"}, "httpRoute": {"parentRefs": [{"name": "g"}]}}, "linkTls needs ingress"),
     ],
 )
 def test_spec_that_kubernetes_or_the_pods_would_refuse_is_refused(more: Object, message: str) -> None:

@@ -108,13 +108,14 @@ def test_secrets_are_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     assert refused({"pod": pod}, liberal.merged(Policy(secrets=("their*",))), theirs=SecretState.UNLABELLED) == []
 
 
-@pytest.mark.parametrize("where", ["redis", "tokens", "ca"])
+@pytest.mark.parametrize("where", ["redis", "tokens", "ca", "certificate"])
 @pytest.mark.parametrize("state", [SecretState.UNLABELLED, SecretState.MISSING, SecretState.UNREADABLE])
 def test_secret_without_a_known_label_is_refused(where: str, state: SecretState) -> None:
     cases: dict[str, dict[str, Any]] = {
         "redis": {"redis": {"secretRef": {"name": "theirs"}}},
         "tokens": {"tokens": {"secretRef": {"name": "theirs"}}},
         "ca": {"redis": {"url": "rediss://r", "caSecretRef": {"name": "theirs"}}},
+        "certificate": {"linkTls": {"secretName": "theirs"}},
     }
     (sentence,) = refused(cases[where], theirs=state)
     assert "theirs" in sentence

@@ -215,6 +215,7 @@ async def test_missing_right_is_named(namespace: OperatorNamespace, lost: Policy
         ({"rollingUpdate": {"maxSurge": "some"}}, "spec.rollingUpdate.maxSurge"),
         ({"pod": {"env": [{"name": "FAIRLEAD_NODE", "value": "x"}]}}, "pod.env must not set"),
         ({"ingress": {"hosts": ["A.test"]}}, "spec.ingress.hosts"),
+        ({"linkTls": {"secretName": "c"}, "ingress": {}}, "linkTls needs ingress and httpRoute to be off"),
         ({"services": {"agents": {"type": "ExternalName"}}}, "Unsupported value"),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import ConfigError
+from fairlead.identity.agent_key import pem_of_seed
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, load
 from fairlead_operator.api.gateway_spec import TokenSecret
 from fairlead_operator.inputs.secrets import token_faults
@@ -21,6 +22,19 @@ TOKENS = [
     f"{GOOD}\r\n", f"{GOOD}\n\n", f" {GOOD}", f"{GOOD} ", "with a blank between", "a-tab\tin-the-middle", f"\n{GOOD}",
     "no-ascii-in-thís-token", DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN,
 ]  # fmt: skip
+
+
+async def test_an_issuer_key_is_read_and_not_quoted(namespace: OperatorNamespace) -> None:
+    tokens = {"secretRef": {"name": "tokens", "issuerKey": "issuer-key"}}
+    reconciler = namespace.reconciler(await namespace.gateway(tokens=tokens))
+    assert condition(await namespace.reconcile(reconciler), "SecretsFound") == (
+        "False", "NotFound", "the Secret tokens has no key issuer-key",
+    )  # fmt: skip
+    for text, held in (("no key at all", "False"), (pem_of_seed(bytes(32)).decode(), "True")):
+        await namespace.admin.patch("Secret", namespace.name, "tokens", {"stringData": {"issuer-key": text}})
+        status = await namespace.reconcile(reconciler)
+        assert condition(status, "SecretsFound")[0] == held
+        assert text not in str(status)
 
 
 async def test_invalid_token_is_named_by_its_key_and_not_quoted(namespace: OperatorNamespace) -> None:

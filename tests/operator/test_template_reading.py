@@ -23,6 +23,7 @@ PLAIN: Object = {
 }
 SIDECAR: Object = {"name": "side", "image": "example/side:1", "envFrom": [{"secretRef": {"name": "side"}}]}
 RICH = PLAIN | {
+    "linkTls": {"secretName": "certificate"},
     "image": "example/gateway:1",
     "resources": {"limits": {"memory": "1Gi"}},
     "pod": {

@@ -10,7 +10,7 @@ from fairlead.errors import BusUnavailable, NotAnswered
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.errors import ScriptError, StoreError
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import integer, items, octets, table
+from fairlead.store.reply import Reply, integer, items, octets, table
 
 from support.store_calls import BROKEN, COMMANDS, COUNT, REFUSE, Connect, failure
 
@@ -154,3 +154,15 @@ async def test_hashes_are_returned_as_flat_lists(pipeliner: Pipeliner) -> None:
     assert table(await pipeliner.submit("HGETALL", "hash")) == {b"a": b"1", b"b": b"2.5"}
     with pytest.raises(StoreError, match="expected a list"):
         table(await pipeliner.submit("GET", "nothing"))
+
+
+async def test_what_one_turn_of_the_event_loop_submits_is_one_batch(pipeliner: Pipeliner) -> None:
+    await pipeliner.submit("PING")
+    batches = pipeliner.batches
+    later: list[asyncio.Future[Reply]] = []
+    loop = asyncio.get_running_loop()
+    first = pipeliner.submit("SET", "a", 1)
+    loop.call_soon(lambda: later.append(pipeliner.submit("SET", "b", 2)))  # it runs after the pipeliner was woken
+    assert await first == b"OK"
+    assert [await one for one in later] == [b"OK"]
+    assert pipeliner.batches == batches + 1

@@ -52,16 +52,19 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
     return found
 
 
-def exported_with_tls(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
-    """Those that only a node with a certificate has."""
-    return {name: found for name, found in exported(families).items() if name.startswith("fairlead_tls_")}
+def exported_by_choice(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+    """Those that only a node with a certificate, or with an audit log, has."""
+    chosen = ("fairlead_tls_", "fairlead_audit_")
+    return {name: found for name, found in exported(families).items() if name.startswith(chosen)}
 
 
 async def test_the_page_lists_all_metrics_and_no_others(
     make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector, tmp_path: Path
 ) -> None:
     certificate, key = make_certificate(tmp_path, "localhost")
-    secure = make_node("secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}")
+    secure = make_node(
+        "secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}", f"--audit-log={tmp_path / 'audit'}"
+    )
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
     platform = platform_of(node)
@@ -79,10 +82,10 @@ async def test_the_page_lists_all_metrics_and_no_others(
         assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
     await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
-    assert exported(plain(node.metrics())) | exported_with_tls(plain(secure.metrics())) == documented()
+    assert exported(plain(node.metrics())) | exported_by_choice(plain(secure.metrics())) == documented()
     richer = plain_get(f"{node.admin}/metrics", headers=OPENMETRICS)
     assert richer.headers["content-type"].startswith("application/openmetrics-text")
-    with_tls = exported_with_tls(read_openmetrics(secure.metrics(OPENMETRICS["accept"])))
+    with_tls = exported_by_choice(read_openmetrics(secure.metrics(OPENMETRICS["accept"])))
     assert exported(read_openmetrics(richer.text)) | with_tls == documented()
 
 

@@ -148,7 +148,7 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, its CA certificates, and the tokens. */}}
+{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, its CA certificates, the tokens, and the certificates. */}}
 {{- define "fairlead.namedSecrets" -}}
 {{- $names := list (include "fairlead.redisSecret" .) (include "fairlead.tokensSecret" .) -}}
 {{- range $gateway := .Values.gateways -}}
@@ -156,6 +156,7 @@ capabilities: {drop: [ALL]}
 {{- with dig . "secretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- with dig "redis" "caSecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- with dig "linkTls" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end -}}

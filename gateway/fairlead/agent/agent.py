@@ -17,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fairlead.agent.commands import output
 from fairlead.agent.commands.handler import Handler, RunsIn, make_handler
@@ -25,6 +26,7 @@ from fairlead.agent.commands.runner import CommandRunner
 from fairlead.agent.host.facts import check_facts, host_facts
 from fairlead.agent.host.sd_notify import SystemdNotifier
 from fairlead.agent.host.signals import reset_ignored_signals
+from fairlead.agent.identity import AgentIdentity
 from fairlead.agent.journal.journal import SIZE_LIMIT, Journal
 from fairlead.agent.link.connector import Connector
 from fairlead.agent.link.options import ConnectOptions, link_url
@@ -33,6 +35,11 @@ from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
+
+if TYPE_CHECKING:
+    from fairlead.agent.verification.command_verifier import CommandVerifier
+    from fairlead.agent.verification.key_rotation import KeyRotation
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -53,7 +60,7 @@ class Agent:
         self,
         url: str,
         id: str,
-        token: str | Callable[[], str],
+        token: str | Callable[[], str] | AgentIdentity,
         *,
         facts: Mapping[str, str] | None = None,
         encoding: Literal["msgpack", "json"] = "msgpack",
@@ -61,15 +68,19 @@ class Agent:
         proxy: str | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_limit: int = SIZE_LIMIT,
+        trusted_keys: TrustedKeys | None = None,
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's certificate
         authorities. A `token` that is a function is called before each attempt, and raises ConfigError when there is no
-        token. `proxy` is the http:// or https:// URL of a proxy that supports CONNECT.
+        token. An agent that enrols has an `AgentIdentity` in place of a token. `proxy` is the http:// or https:// URL
+        of a proxy that supports CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: accepted commands, and results and events that the
         gateway has not stored, survive the process there. Without one, a restart ends what was running. New commands
         are refused once three quarters of `journal_limit` bytes are in use, and handlers that write wait when all of it
         is.
+
+        With `trusted_keys`, which need a journal, every command must be signed by one; `keys.update` replaces them.
 
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
@@ -77,19 +88,18 @@ class Agent:
         self._facts = check_facts({key: value[:256] for key, value in host_facts().items()} | dict(facts or {}))
         self._handlers: dict[str, Handler] = {}
         self._disabled: dict[str, str] = {}
-        self._sender = Sender()
-        self._boot = secrets.token_hex(8)
-        self._journal_folder = journal
-        self._journal_limit = journal_limit
+        self._sender, self._boot = Sender(), secrets.token_hex(8)
+        self._journal_folder, self._journal_limit = journal, journal_limit
         self._journal: Journal | None = None
+        self._verifier, self._rotation = _verification(self, trusted_keys, journal)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread = 0
+        self._thread, self._notifier = 0, SystemdNotifier()
         self._stopping: asyncio.Event | None = None
-        self._notifier = SystemdNotifier()
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"invalid encoding {encoding!r}: expected msgpack or json")
+        self._identity = token if isinstance(token, AgentIdentity) else None
         self._connector = Connector(
-            ConnectOptions(link_url(url), token if callable(token) else lambda: token, ssl, proxy),
+            _connect_options(self.id, url, token, ssl, proxy),
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
             self._sender,
             self._hello,
@@ -193,9 +203,12 @@ class Agent:
         # Not earlier: a child process that imports the agent's module must not lock the folder.
         self._journal = journal = Journal(self._journal_folder, self.id, self._journal_limit)
         try:
+            if self._rotation is not None:
+                self._rotation.open()
             commands = CommandRunner(
-                self._handlers, self._sender, journal, self._sender.use_journal(journal), self._disabled
-            )
+                self._handlers, self._sender, journal, self._sender.use_journal(journal), self._disabled,
+                self._verifier,
+            )  # fmt: skip
             await self._serve(commands, {journal.start(commands.on_journal_room)})
         finally:
             self._sender.drop_journal()
@@ -205,6 +218,10 @@ class Agent:
         """`others` are tasks that end only because of a defect; the agent then ends, too."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
+        renewing: asyncio.Task[None] | None = None
+        if self._identity is not None:
+            renewing = asyncio.create_task(self._identity.keep_renewed())
+            others = others | {renewing}
         linking = asyncio.create_task(self._connector.run(commands, commands.on_resume))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -216,6 +233,8 @@ class Agent:
         finally:
             stopping.cancel()
             linking.cancel()
+            if renewing is not None:
+                renewing.cancel()
             await asyncio.wait({linking, stopping})
             await self._connector.leave()
             self._loop = self._stopping = None
@@ -242,6 +261,39 @@ class Agent:
             resume=Resume(sid) if sid else None,
             have=self._sender.outbox.have(),
         )
+
+
+def _connect_options(
+    agent: str, url: str, token: str | Callable[[], str] | AgentIdentity, ssl: tls.SSLContext | None, proxy: str | None
+) -> ConnectOptions:
+    if isinstance(token, AgentIdentity):
+        token.attach(agent, link_url(url), ssl, proxy)
+    return ConnectOptions(link_url(url), (lambda: token) if isinstance(token, str) else token, ssl, proxy)
+
+
+def _verification(
+    agent: Agent, keys: TrustedKeys | None, journal: str | os.PathLike[str] | None
+) -> tuple[CommandVerifier | None, KeyRotation | None]:
+    """What checks the signatures of commands, and what replaces the keys, as a method of the agent; None if every
+    command is run. Imported only by agents that need it."""
+    if keys is None:
+        return None, None
+    if journal is None:
+        raise ConfigError(
+            "trusted_keys need a journal, which remembers the signed commands that have run: set journal to a folder"
+        )
+    from fairlead.agent.verification.command_verifier import CommandVerifier
+    from fairlead.agent.verification.key_rotation import KeyRotation
+    from fairlead.signing.key_statement import METHOD
+
+    rotation = KeyRotation(agent.id, keys, Path(journal), _now)
+    agent.command(METHOD)(rotation.update)
+    return CommandVerifier(agent.id, keys, _now), rotation
+
+
+def _now() -> int:
+    """Unix time in ms, by which signatures expire."""
+    return int(time.time() * 1000)
 
 
 def _exit_code(e: FairleadError) -> int:

@@ -15,15 +15,25 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from fairlead.app.access.agent_credentials import AgentCredentials, Presented
+from fairlead.app.access.auditor import OPERATION, Auditor
+from fairlead.app.access.caller import SUBJECT
 from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
+from fairlead.app.access.platform_credentials import PlatformCredentials
 from fairlead.app.api import openapi
 from fairlead.app.api.operations import OPERATIONS, Operation
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
+from fairlead.app.routes.access import AccessRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.app.routes.enrolment_tokens import EnrolmentTokenRoutes
+from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.tokens import TokenRoutes
+from fairlead.authorization.authorizer import Authorizer
+from fairlead.authorization.subject import Subject
+from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
 
@@ -35,11 +45,23 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    return LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
+    shared = BearerToken(token, "agent")
+    if node.enrolment is None:
+        return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
+    own = AgentCredentials(shared, node.enrolment.verifier, node.membership.now)
+    return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
 
 
-def link_app(endpoint: LinkEndpoint) -> ASGIApp:
-    """The application on the link port, which serves `/v1/link` and nothing else.
+def enrolment_routes(node: Node, failures: CredentialFailures) -> EnrolmentRoutes | None:
+    """What enrols agents on the link port; None if this node has no issuer's key."""
+    if node.enrolment is None:
+        return None
+    hosts = _hosts(node, node.settings.agent_token == DEVELOPMENT_AGENT_TOKEN)
+    return EnrolmentRoutes(node.enrolment, hosts, failures)
+
+
+def link_app(endpoint: LinkEndpoint, enrolments: EnrolmentRoutes | None = None) -> ASGIApp:
+    """The application on the link port, which serves `/v1/link` and, if agents enrol here, the paths of `enrolments`.
 
     It needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
@@ -63,6 +85,8 @@ def link_app(endpoint: LinkEndpoint) -> ASGIApp:
             await endpoint.enter(WebSocket(scope, receive, send))
         elif scope["type"] == "http" and scope["path"] == LINK_PATH:
             await no_upgrade(scope, receive, send)
+        elif enrolments is not None and scope["type"] == "http" and scope["path"] in (ENROLMENTS_PATH, RENEWALS_PATH):
+            await enrolments(scope, receive, send)
         elif scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(wrong_path)
         else:
@@ -80,8 +104,10 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """The application on the API port: every operation of the OpenAPI document, behind the platform token."""
-    commands, agents = CommandRoutes(node), AgentRoutes(node)
+    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
+    auditor = Auditor(node.audit_log)
+    commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
+    access, enrolment = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -95,11 +121,22 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
         "rankLinks": agents.worst,
+        "listTokens": tokens.list,
+        "createToken": tokens.create,
+        "revokeToken": tokens.revoke,
+        "listEnrolmentTokens": enrolment.list,
+        "createEnrolmentToken": enrolment.create,
+        "revokeEnrolmentToken": enrolment.revoke,
+        "releaseAgent": enrolment.release,
+        "whoami": access.whoami,
+        "canI": access.can_i,
         "getOpenapi": _openapi,
     }
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
-        resources.setdefault(operation.path, Resource()).add(operation, handlers[operation.name])
+        resources.setdefault(operation.path, Resource(node.authorizer, auditor)).add(
+            operation, handlers[operation.name]
+        )
     # Paths without a parameter are looked up by name: routes are regular expressions that are tried one after the
     # other.
     exact = {path: resource for path, resource in resources.items() if "{" not in path}
@@ -107,7 +144,9 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     router = Router(routes, default=_not_found, redirect_slashes=False)
     token = node.settings.platform_token
     hosts = _hosts(node, token == DEVELOPMENT_PLATFORM_TOKEN)
-    return Api(exact, router, AccessGuard("api", BearerToken(token, "platform"), hosts, failures))
+    authorizer = node.authorizer
+    credentials = PlatformCredentials(BearerToken(token, "platform"), authorizer.tokens, authorizer.users)
+    return Api(exact, router, AccessGuard("api", credentials, hosts, failures, authorizer.users.fetch_after))
 
 
 async def _openapi(request: Request) -> Response:
@@ -121,11 +160,14 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 class Resource:
     """One path, with an operation for each of its methods.
 
-    Raises MethodNotAllowed for other methods, and InvalidRequest for a query parameter that the operation does not
-    have: otherwise a misspelt filter would match everything.
+    Raises MethodNotAllowed for other methods, PermissionDenied for a caller without any role for the operation, and
+    InvalidRequest for a query parameter that the operation does not have: otherwise a misspelt filter would match
+    everything.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, authorizer: Authorizer, auditor: Auditor) -> None:
+        self._authorizer = authorizer
+        self._auditor = auditor
         self._known: dict[str, tuple[Operation, Handler]] = {}
 
     def add(self, operation: Operation, handler: Handler) -> None:
@@ -137,10 +179,17 @@ class Resource:
             allow = ", ".join(self._known)
             raise MethodNotAllowed(f"{scope['path']} does not support {scope['method']}: use {allow}", allow=allow)
         operation, handler = known
+        scope[OPERATION] = operation.name
         request = Request(scope, receive, send)
-        if scope["query_string"]:
-            _check_query(request, operation)
-        answer = await handler(request)
+        try:
+            if operation.needs is not None:
+                self._authorizer.require_verb(scope[SUBJECT], operation.needs)
+            if scope["query_string"]:
+                _check_query(request, operation)
+            answer = await handler(request)
+        except PermissionDenied as e:
+            await self._auditor.deny(request, e)
+            raise
         await answer(scope, receive, send)
 
 
@@ -166,7 +215,7 @@ class Api:
     send anything, and a stream reports its own errors.
     """
 
-    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard) -> None:
+    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard[Subject]) -> None:
         self._exact = exact
         self._router = router
         self._guard = guard
@@ -176,7 +225,7 @@ class Api:
             await self._router(scope, receive, send)
             return
         try:
-            await self._guard.admit(scope)
+            scope[SUBJECT] = await self._guard.admit(scope)
             await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
             await expected_problem(scope, e)(scope, receive, send)

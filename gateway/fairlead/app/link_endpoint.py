@@ -6,14 +6,16 @@ state of the node, so that a client without a credential learns nothing about th
 being refused. A connection that passes is attached to a session and this coroutine ends: no object of Starlette lives
 as long as the link.
 
-`take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks, and what it
-does not accept comes to `enter`, which alone refuses, counts and delays.
+`take` accepts in one call, for a server that has parsed the request by itself. It makes the same checks. It refuses
+only what a busy node cannot take, because a node that has too much to do must refuse cheaply; everything else that it
+does not accept comes to `enter`, which refuses, counts and delays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +23,17 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
 from fairlead.app.access.accept_rate import AcceptRate
+from fairlead.app.access.agent_credentials import Presented
 from fairlead.app.access.guard import WAITING, AccessGuard, client_key
 from fairlead.app.access.penalties import Penalties
 from fairlead.app.api.problems import problem
 from fairlead.carrier.attach import attach
+from fairlead.carrier.http_server.link_acceptor import LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
+from fairlead.identity.link_challenge import LinkChallenge
+from fairlead.identity.proof import NONCE_BYTES, NONCE_HEADER
 from fairlead.node import Node
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
@@ -35,7 +42,7 @@ from fairlead.wire.retry import retry_after
 
 
 class LinkEndpoint:
-    def __init__(self, node: Node, guard: AccessGuard) -> None:
+    def __init__(self, node: Node, guard: AccessGuard[Presented]) -> None:
         self._node = node
         self._guard = guard
         settings = node.settings
@@ -50,7 +57,7 @@ class LinkEndpoint:
         """Handle one upgrade request: refuse it, or attach the connection to a new session."""
         entered = wall_ns()
         try:
-            await self._guard.admit(websocket.scope)
+            presented = await self._guard.admit(websocket.scope)
         except FairleadError as e:
             self._reject("host" if isinstance(e, Forbidden) else "token")
             await websocket.send_denial_response(problem(e))
@@ -61,18 +68,26 @@ class LinkEndpoint:
                 await self._hold_back(client_key(websocket.scope))
             await websocket.send_denial_response(refusal)
             return
-        session, subprotocol = self._accept(websocket.scope, entered)
-        await attach(websocket, session, subprotocol, context=self._node.connection_context)
+        session, subprotocol, headers = self._accept(websocket.scope, entered, presented)
+        await attach(websocket, session, subprotocol, headers, context=self._node.connection_context)
 
-    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str] | None:
-        """Return a new session and its subprotocol, or None if `enter` would refuse the request. `scope` has its
-        headers, subprotocols and client.
+    def take(self, scope: Mapping[str, Any]) -> tuple[Session, str, Headers] | LinkRefusal | None:
+        """Return a new session, its subprotocol and headers for the answer; or the refusal of a busy node, or None if
+        `enter` is to refuse the request. `scope` has its headers, subprotocols and client.
         """
         entered = wall_ns()
+        if not self._offers_codec(scope):
+            return None
+        try:
+            presented = self._guard.examine(scope)
+        except FairleadError:
+            return None
         # The accept rate comes last, because what it grants is a link.
-        if self._guard.passes(scope) and self._offers_codec(scope) and self._obstacle(scope) is None:
-            return self._accept(scope, entered)
-        return None
+        obstacle = self._obstacle(scope)
+        if obstacle == "busy":
+            answer = self._refuse_busy()
+            return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
+        return self._accept(scope, entered, presented) if obstacle is None else None
 
     def available(self) -> bool:
         """Whether this node accepts links now, from a client that is within its share."""
@@ -91,12 +106,16 @@ class LinkEndpoint:
             finally:
                 self._waiting -= 1
 
-    def _accept(self, scope: Mapping[str, Any], entered: int) -> tuple[Session, str]:
+    def _accept(self, scope: Mapping[str, Any], entered: int, presented: Presented) -> tuple[Session, str, Headers]:
         subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
         handler, window = self._node.routing.link_handler, self._node.settings.window
         session = Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0])
-        handler.link_accepted(session, client_key(scope))
-        return session, subprotocol
+        if presented is None:
+            handler.link_accepted(session, client_key(scope), None)
+            return session, subprotocol, ()
+        challenge = LinkChallenge(*presented, secrets.token_hex(NONCE_BYTES))
+        handler.link_accepted(session, client_key(scope), challenge)
+        return session, subprotocol, ((NONCE_HEADER.encode(), challenge.nonce.encode()),)
 
     def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
         return any(name in self._codecs for name in scope["subprotocols"])
@@ -126,9 +145,7 @@ class LinkEndpoint:
             full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again to reach another one")
             return self._busy(obstacle, 503, full, 10)
         if obstacle == "busy":
-            waiting = node.hub.opening
-            busy = NodeBusy(f"this node is busy: {len(waiting)} links wait for their welcome; try again later")
-            return self._busy(obstacle, 503, busy, waiting.return_time(asyncio.get_running_loop().time()))
+            return self._refuse_busy()
         if obstacle == "rate":
             fast = NodeBusy(f"this node accepts no more than {rate:g} new links a second: try again later")
             return self._busy(obstacle, 429, fast, max(1.0, node.hub.links / rate))
@@ -140,6 +157,11 @@ class LinkEndpoint:
                 {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
             )
         return None
+
+    def _refuse_busy(self) -> Response:
+        opening = self._node.hub.opening
+        busy = NodeBusy(f"this node is busy: {len(opening)} links wait for their welcome; try again later")
+        return self._busy("busy", 503, busy, opening.return_time(asyncio.get_running_loop().time()))
 
     def _reject(self, reason: str) -> None:
         self._node.metrics.rejected.labels(reason).inc()

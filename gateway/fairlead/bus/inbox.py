@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from fairlead.bus.doorbell import Canary, Doorbell, decode, encode, in_entries
+from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Priority
 from fairlead.store.blocking_reader import BlockingReader, Entry
@@ -47,6 +48,7 @@ class Inbox:
         node: str,
         epoch: str,
         on_doorbells: Callable[[list[Doorbell]], None] | None = None,
+        siblings: SiblingDoorbells | None = None,
     ) -> None:
         self._pipeliner = pipeliner
         self._url = url
@@ -54,13 +56,14 @@ class Inbox:
         self.on_doorbells = on_doorbells
         """Called with all doorbells for this node, including its own, but never from within `ring`."""
         self._address = f"{node}#{epoch}"
+        self._siblings = siblings
         self._reader = self._new_reader()
         self._outgoing: dict[str, list[Doorbell]] = {}
         self._canaries: dict[str, asyncio.Future[None]] = {}
         self._canary_count = 0
         self._late_canaries = 0
         self.sent = 0
-        """Doorbells that were handed to Redis."""
+        """Doorbells that were handed to Redis or to a sibling."""
         self.lost = 0
         """Doorbells that reached no inbox, because Redis was away or the node is dead."""
         self.received = 0
@@ -82,6 +85,8 @@ class Inbox:
     async def start(self) -> None:
         """Create the inbox and start to receive. Raises BusUnavailable if it cannot be created; the next `refresh` then
         creates it."""
+        if self._siblings is not None:
+            self._siblings.start(self._rung_by_sibling)
         self._reader.start()
         await self._create()
 
@@ -96,6 +101,8 @@ class Inbox:
         await self._create()
 
     async def aclose(self) -> None:
+        if self._siblings is not None:
+            self._siblings.stop()
         await self._reader.aclose()
         try:
             await self._pipeliner.submit("UNLINK", self.key, priority=Priority.RESULTS)  # after the last doorbells
@@ -167,7 +174,11 @@ class Inbox:
         self, key: str, doorbells: list[Doorbell], priority: Priority, *, create: bool = False
     ) -> asyncio.Future[Reply]:
         mode = () if create else ("NOMKSTREAM",)
-        entry = encode(doorbells)
+        return self._add_entry(key, encode(doorbells), priority, mode)
+
+    def _add_entry(
+        self, key: str, entry: bytes, priority: Priority, mode: Sequence[str] = ("NOMKSTREAM",)
+    ) -> asyncio.Future[Reply]:
         return self._pipeliner.submit(
             "XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", entry, priority=priority
         )  # fmt: skip
@@ -176,10 +187,13 @@ class Inbox:
         outgoing, self._outgoing = self._outgoing, {}
         own = outgoing.pop(self._address, None)
         for lease, doorbells in outgoing.items():
-            for entry in in_entries(doorbells):
-                self.sent += len(entry)
-                sent = self._add(inbox_key(lease), entry, Priority.RESULTS)
-                sent.add_done_callback(partial(self._count_lost, len(entry)))
+            for part in in_entries(doorbells):
+                self.sent += len(part)
+                entry = encode(part)
+                if self._siblings is not None and self._siblings.ring(lease, entry):
+                    continue
+                sent = self._add_entry(inbox_key(lease), entry, Priority.RESULTS)
+                sent.add_done_callback(partial(self._count_lost, len(part)))
         if own:
             self._dispatch(own)
 
@@ -194,6 +208,10 @@ class Inbox:
 
     def _ignore_result(self, sent: asyncio.Future[Reply]) -> None:
         sent.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+    def _rung_by_sibling(self, lease: str, entry: bytes) -> None:
+        if lease == self._address and (doorbells := list(decode(entry))):
+            self._dispatch(doorbells)
 
     def _receive(self, entries: list[Entry]) -> None:
         for entry in entries:

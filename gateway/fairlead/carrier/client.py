@@ -13,9 +13,9 @@ import errno
 import os
 import ssl as tls
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import cast
+from typing import TypeAlias, cast
 from urllib.parse import urlsplit
 
 from fairlead.carrier.connection import FramedConnection
@@ -30,6 +30,10 @@ from fairlead.wire.websocket import frames, handshake
 
 NOT_CONNECTED = (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT)
 """The errors of a socket that was given to the poller while it was connecting, and could not connect."""
+
+
+OnAnswer: TypeAlias = Callable[[Mapping[str, str]], None]
+"""Called with the headers of the answer to the upgrade request; names are in lower case."""
 
 
 class ClientConnection(FramedConnection):
@@ -66,17 +70,19 @@ async def connect(
     deflate: bool = False,
     local_address: str | None = None,
     proxy: str | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> ClientConnection:
     """Open `url` (ws:// or wss://) within `timeout` seconds and give the connection to `listener`.
 
     Raises ConnectionRefused for every failure to connect. `proxy` is the http:// or https:// address of a proxy that
     supports CONNECT. `local_address` is the source address to use: one pair of addresses holds some 14,000 connections
-    before Linux needs long to find a free port.
+    before Linux needs long to find a free port. `on_answer` gets the headers of the answer before `listener` gets the
+    connection.
     """
     context = ConnectionContext(timer_wheel, max_message, max_buffered, deflate=deflate)
     return await open_connection(
         url, listener, context, subprotocols=subprotocols, headers=headers, ssl=ssl, timeout=timeout,
-        local_address=local_address, proxy=proxy,
+        local_address=local_address, proxy=proxy, on_answer=on_answer,
     )  # fmt: skip
 
 
@@ -92,6 +98,7 @@ async def open_connection(
     local_address: str | None = None,
     proxy: str | None = None,
     poller: Poller | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> ClientConnection:
     """Open a connection as `connect` does, for a process with many of them, which share one `context`.
 
@@ -103,7 +110,7 @@ async def open_connection(
     head = handshake.request(
         authority, target, key, subprotocols=subprotocols, headers=headers, deflate=context.deflate
     )
-    opening = _Opening(listener, context, head, key, subprotocols)
+    opening = _Opening(listener, context, head, key, subprotocols, on_answer)
     tls_context = (ssl or _default_tls()) if secure else None
     through = parse_proxy(proxy) if proxy is not None else None
     outcome: ClientConnection | ConnectionRefused | OSError | None = None
@@ -197,6 +204,7 @@ class _Opening(asyncio.Protocol):
         head: bytes,
         key: bytes,
         subprotocols: Sequence[str],
+        on_answer: OnAnswer | None,
     ) -> None:
         self.outcome: asyncio.Future[ClientConnection | ConnectionRefused | OSError]
         self.outcome = asyncio.get_running_loop().create_future()
@@ -205,6 +213,7 @@ class _Opening(asyncio.Protocol):
         self._head = head
         self._key = key
         self._subprotocols = subprotocols
+        self._on_answer = on_answer
         self._transport: asyncio.Transport | None = None
         self._received = b""
         self._refusal: handshake.Response | None = None
@@ -277,6 +286,8 @@ class _Opening(asyncio.Protocol):
             return
         transport = cast(asyncio.Transport, self._transport)
         connection = ClientConnection(transport, self._listener, self._context, agreed)
+        if self._on_answer is not None:
+            self._on_answer(response.headers)
         transport.set_protocol(connection)
         self._transport = None
         self.outcome.set_result(connection)

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from fairlead.cli.contexts.selected import apply_context, context_option, selected_context
+
 if TYPE_CHECKING:
     from fairlead.client import Client
+    from fairlead.client.signer import Signer
 
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
@@ -22,7 +25,7 @@ DEFAULT_API = "http://127.0.0.1:8081"
 
 
 def api_options(command: F) -> F:
-    """Add --api and --token, which `call_api` takes."""
+    """Add --api and --token, which `call_api` takes, and --context, which goes behind them."""
     api = click.option(
         "--api",
         envvar="FAIRLEAD_API",
@@ -30,6 +33,7 @@ def api_options(command: F) -> F:
         show_default=True,
         show_envvar=True,
         metavar="URL[,URL]",
+        callback=apply_context,
         help="URL of the platform API. With several nodes, the next is asked when one is unreachable.",
     )
     token = click.option(
@@ -38,29 +42,46 @@ def api_options(command: F) -> F:
         show_envvar=True,
         metavar="TOKEN",
         help="Platform token. Prefer the environment variable: flags are visible in process lists. For an API on this "
-        "machine it defaults to the development token.",
+        "machine it defaults to the development token, and with a context to that of `fairlead login`.",
     )
-    return api(token(command))
+    return context_option(api(token(command)))
 
 
-def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Run `work` with a client of the API and return its result. Raises what `work` raises."""
+def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]], signer: Signer | None = None) -> T:
+    """Run `work` with a client of the API, whose commands `signer` signs, and return its result. Raises what `work`
+    raises."""
     import asyncio
 
     async def main() -> T:
-        async with connect(api, token) as client:
+        async with await connect(api, token, signer) as client:
             return await work(client)
 
     return asyncio.run(main())
 
 
-def connect(api: str, token: str | None) -> Client:
+async def connect(api: str, token: str | None, signer: Signer | None = None) -> Client:
     """A client of the API at `api`. Raises InvalidRequest for a malformed URL, UsageError for a missing token."""
     from fairlead.client import Client, addresses, check_address
 
     for one in addresses(api):
         check_address(one)  # a malformed URL is reported before a missing token
-    return Client(api, token or development_token(api))
+    selected = selected_context()
+    trust = None if selected is None else selected.trust()
+    return Client(api, token or await default_token(api), ssl=trust, signer=signer)
+
+
+async def default_token(api: str) -> str:
+    """The token of the context that the API comes from, or the development token. Raises UsageError if there is
+    neither."""
+    selected = selected_context()
+    if selected is None or not selected.context.issuer:
+        return development_token(api)
+    from fairlead.cli.contexts.credentials import current_token
+
+    token = await current_token(selected.name, selected.context)
+    if token is None:
+        raise click.UsageError(f"nobody has logged in for the context {selected.name}: `fairlead login`")
+    return token
 
 
 def development_token(api: str) -> str:

@@ -6,6 +6,7 @@ Imports click and nothing else, so that `--help` stays fast.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
@@ -93,3 +94,11 @@ class IntegerRange(click.IntRange):
     """An integer within bounds; click's own message calls it an "integer range"."""
 
     name = "integer"
+
+
+def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """The callback of an option that takes a lifetime, such as 90d: the seconds."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
+    if found is None:
+        raise click.BadParameter(f"{value!r}: expected a whole number with s, m, h or d, such as 90d", ctx, param)
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]

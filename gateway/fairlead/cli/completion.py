@@ -74,11 +74,12 @@ def _agent_ids(ctx: click.Context, start: str) -> list[str]:
                     return
 
     async def main() -> None:
-        async with asyncio.timeout(TIMEOUT), connect(api, token) as client:
+        async with asyncio.timeout(TIMEOUT), await connect(api, token) as client:
             await collect(client)
 
     try:
-        asyncio.run(main())
+        with ctx.scope(cleanup=False):  # the context of --context belongs to it
+            asyncio.run(main())
     except Exception:  # a shell cannot show an error while it completes: offer what was found until then
         pass
     return sorted(found)

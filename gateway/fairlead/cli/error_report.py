@@ -21,6 +21,7 @@ from fairlead.errors import (
     Forbidden,
     InvalidRequest,
     NodeBusy,
+    PermissionDenied,
     RecordLost,
     ResultsTrimmed,
     Unauthorized,
@@ -29,7 +30,11 @@ from fairlead.errors import (
 from fairlead.text import plain
 
 _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
-    (Unauthorized, "set FAIRLEAD_TOKEN to the value that the gateway has as `platform_token`"),
+    (
+        Unauthorized,
+        "set FAIRLEAD_TOKEN to the gateway's `platform_token` or to a service token, or log in with `fairlead login`",
+    ),
+    (PermissionDenied, "`fairlead auth whoami` shows your roles"),
     (Forbidden, "use a name that the gateway knows, or add this one to its `allowed_hosts` or `allowed_origins`"),
     (AgentOnline, "stop the agent itself: `fairlead agents disconnect AGENT` closes its link, but it connects again"),
     (AgentUnknown, "`fairlead agents ls` lists all known agents"),

@@ -8,16 +8,30 @@ from __future__ import annotations
 
 import secrets
 import ssl as tls
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from types import TracebackType
 from typing import Literal, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.models import Agent, AgentDetail, Deleted, Link, Ranking
+from fairlead.client.models import (
+    Agent,
+    AgentDetail,
+    Deleted,
+    EnrolmentTokenInfo,
+    Identity,
+    Link,
+    NewEnrolmentToken,
+    NewToken,
+    Permission,
+    Ranking,
+    TokenInfo,
+)
+from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
@@ -35,6 +49,14 @@ class _Labels(msgspec.Struct):
     labels: dict[str, str]
 
 
+class _Tokens(msgspec.Struct):
+    tokens: list[TokenInfo]
+
+
+class _EnrolmentTokens(msgspec.Struct):
+    tokens: list[EnrolmentTokenInfo]
+
+
 class _Cancelled(msgspec.Struct):
     state: str
 
@@ -45,8 +67,12 @@ class Client:
     A malformed id of an agent or a command raises InvalidRequest before anything is sent.
     """
 
-    def __init__(self, api: str, token: str, *, ssl: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self, api: str, token: str, *, ssl: tls.SSLContext | None = None, signer: Signer | None = None
+    ) -> None:
+        """With a `signer`, every command is signed, for agents that run no other."""
         self._transport = Transport(api, token, ssl)
+        self._signer = signer
 
     async def __aenter__(self) -> Client:
         return self
@@ -117,17 +143,20 @@ class Client:
         retain: Literal["all", "window"] = "all",
         retry: Literal["never", "safe"] = "never",
         key: str | None = None,
+        takes_input: bool = False,
     ) -> Command:
         """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes the
         other arguments.
 
         `queue`: the maximum number of seconds to wait for an agent that is offline. `key` is the Idempotency-Key: two
-        posts with the same key are one command. Every command has a key of its own unless you pass one.
+        posts with the same key are one command. Every command has a key of its own unless you pass one. A signed
+        command has an id in place of a key, and gets input only if `takes_input` says so: the signature covers that.
         """
+        octets = msgspec.json.encode({} if payload is None else payload)
         order: dict[str, object] = {
             "agent": check_agent_id(agent),
             "method": method,
-            "payload": {} if payload is None else payload,
+            "payload": msgspec.Raw(octets),
             "deadline": deadline,
             "lane": lane,
             "on_offline": "fail" if queue is None else {"queue": queue},
@@ -136,11 +165,20 @@ class Client:
             order["retain"] = retain
         if retry != "never":
             order["retry"] = retry
-        headers = {
-            "Accept": NDJSON,
-            "Content-Type": "application/json",
-            "Idempotency-Key": key or secrets.token_hex(16),
-        }
+        headers = {"Accept": NDJSON, "Content-Type": "application/json"}
+        if self._signer is not None:
+            if key is not None:
+                raise InvalidRequest("a signed command has no Idempotency-Key: its id takes that place", field="key")
+            signed = SignedCommand(self._signer, agent, takes_input)
+            valid = deadline + (queue or 0.0)
+
+            async def sign() -> Request:
+                signature = await signed.sign(method, octets, lane, retry, valid)
+                body = {**order, "id": signed.id, "signature": signature}
+                return Request("POST", "/v1/commands", None, headers, msgspec.json.encode(body))
+
+            return Command(self._transport, sign, signed=signed)
+        headers["Idempotency-Key"] = key or secrets.token_hex(16)
         post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
         return Command(self._transport, post)
 
@@ -153,6 +191,50 @@ class Client:
     async def cancel(self, command: str) -> str:
         """Cancel a command; returns its current state. Cancelling a command that is over changes nothing."""
         return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
+
+    async def whoami(self) -> Identity:
+        """Who this client's token belongs to, and which roles it has."""
+        return await self._get("/v1/auth/whoami", Identity)
+
+    async def can_i(self, *, method: str = "", verb: str = "", agent: str = "", selector: str = "") -> Permission:
+        """Whether the caller may run `method`, or use `verb`: on an agent, on all that match a selector, or on all."""
+        given = {"method": method, "verb": verb, "agent": agent, "selector": selector}
+        return await self._get("/v1/auth/can-i", Permission, {name: value for name, value in given.items() if value})
+
+    async def tokens(self) -> list[TokenInfo]:
+        """All service tokens."""
+        return (await self._get("/v1/tokens", _Tokens)).tokens
+
+    async def create_token(self, name: str, roles: Collection[str] | None, lifetime: float) -> NewToken:
+        """Create a service token that expires after `lifetime` seconds. `roles` limits it to some of those that are
+        bound to its name."""
+        order = {"name": name, "roles": None if roles is None else list(roles), "lifetime": lifetime}
+        headers = {"Content-Type": "application/json"}
+        return await self._ask(Request("POST", "/v1/tokens", None, headers, msgspec.json.encode(order)), NewToken)
+
+    async def revoke_token(self, token: str) -> None:
+        """Revoke the service token with this id."""
+        await self._transport.call(Request("DELETE", f"/v1/tokens/{quote(token, safe='')}"))
+
+    async def enrolment_tokens(self) -> list[EnrolmentTokenInfo]:
+        """All enrolment tokens, the newest first."""
+        return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
+
+    async def create_enrolment_token(self, agents: str, uses: int, lifetime: float) -> NewEnrolmentToken:
+        """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
+        seconds."""
+        order = {"agents": agents, "uses": uses, "lifetime": lifetime}
+        headers = {"Content-Type": "application/json"}
+        request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
+        return await self._ask(request, NewEnrolmentToken)
+
+    async def revoke_enrolment_token(self, token: str) -> None:
+        """Revoke the enrolment token with this id."""
+        await self._transport.call(Request("DELETE", f"/v1/enrolment-tokens/{quote(token, safe='')}"))
+
+    async def release(self, agent: str) -> None:
+        """Release the id of an agent from its key, so that another key may enrol with it."""
+        await self._transport.call(Request("DELETE", f"/v1/agents/{check_agent_id(agent)}/key"))
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
         return await self._ask(Request("GET", path, params), kind)

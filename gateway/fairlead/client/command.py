@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
 from fairlead.client.models import Chunk, End
 from fairlead.client.result_lines import Continuation, Line, Started
+from fairlead.client.signer import SignedCommand
 from fairlead.client.transport import ConnectionLost, Request, Transport
 from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
+from fairlead.signing.input_signature import OVERHEAD
 from fairlead.wire.retry import RetryPolicy
 
 NDJSON = "application/x-ndjson"
@@ -35,15 +37,26 @@ class Command:
     """Use it with `async with`, and iterate over it for its output. `end` is set when the output is over."""
 
     def __init__(
-        self, transport: Transport, post: Request | None, command: str = "", start: int = 0, follow: bool = True
+        self,
+        transport: Transport,
+        post: Request | Callable[[], Awaitable[Request]] | None,
+        command: str = "",
+        start: int = 0,
+        follow: bool = True,
+        signed: SignedCommand | None = None,
     ) -> None:
+        """`post` makes the command; a function is called when the command is about to be posted. `signed` signs its
+        input."""
         self.id = command
         self.next = start
         """The offset of the next result."""
         self.end: End | None = None
         """How the command ended; None until its output has been read to the end."""
+        self.recorded = False
+        """Whether the gateway records what the terminal shows."""
         self._transport = transport
         self._post = post
+        self._signed = signed
         self._follow = follow
         self._reader: AsyncGenerator[Started | Chunk] = self._read()
         self._sent = 0
@@ -52,6 +65,8 @@ class Command:
 
     async def __aenter__(self) -> Command:
         """Post it, and wait for its id."""
+        if callable(self._post):
+            self._post = await self._post()
         if self._post is not None:
             try:
                 first = await anext(self._reader, None)
@@ -90,18 +105,25 @@ class Command:
         """
         await self._send_with_retries(Request("DELETE", f"/v1/commands/{self.id}"))
 
+    @property
+    def input_limit(self) -> int:
+        """The most bytes of input that one chunk carries: more is split."""
+        return CHUNK - OVERHEAD if self._signed is not None else CHUNK
+
     async def input(self, data: bytes, end: bool = False) -> None:
         """Send input, and with `end` the end of the input. Waits while the agent does not read; raises InvalidRequest
         if the command is over. A chunk that may have been lost is sent again, and by its number the gateway recognizes
         one that it already has.
         """
         async with self._sending:
-            pieces = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)] or ([b""] if end else [])
+            most = self.input_limit
+            pieces = [data[i : i + most] for i in range(0, len(data), most)] or ([b""] if end else [])
             for i, piece in enumerate(pieces):
                 last = end and i == len(pieces) - 1
                 params: dict[str, str | int] = {"n": self._sent, **({"end": "true"} if last else {})}
                 headers = {"Content-Type": "application/octet-stream"}
-                await self._send_with_retries(Request("POST", f"/v1/commands/{self.id}/input", params, headers, piece))
+                body = piece if self._signed is None else await self._signed.sign_input(self._sent, last, piece)
+                await self._send_with_retries(Request("POST", f"/v1/commands/{self.id}/input", params, headers, body))
                 self._sent += 1
 
     async def _send_with_retries(self, request: Request) -> None:
@@ -163,7 +185,7 @@ class Command:
         if self.id:
             params: dict[str, str | int] = {"from": self.next, "follow": "true" if self._follow else "false"}
             return Request("GET", f"/v1/commands/{self.id}/results", params, {"Accept": NDJSON})
-        assert self._post is not None, "a command is posted, or known by its id"
+        assert isinstance(self._post, Request), "a command is posted, or known by its id"
         return self._post
 
     def _record(self, line: Line) -> Started | Chunk | None:
@@ -173,7 +195,7 @@ class Command:
             return None
         if isinstance(line, Started):
             first = not self.id
-            self.id = line.id
+            self.id, self.recorded = line.id, line.recorded
             return line if first else None
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1

@@ -113,6 +113,83 @@ class Deleted:
     events: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenInfo:
+    """A service token without its secret. `roles` are those to which it is limited, None for all that are bound to its
+    name. Times are RFC 3339.
+    """
+
+    id: str
+    name: str
+    roles: list[str] | None
+    created: str
+    created_by: str
+    expires: str
+    expired: bool = False
+    used: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken(TokenInfo):
+    """A new service token with its text."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolmentTokenInfo:
+    """An enrolment token without its secret: it enrols `uses` agents whose ids match the pattern `agents`, and has
+    enrolled `used`. Times are RFC 3339.
+    """
+
+    id: str
+    agents: str
+    uses: int
+    used: int
+    created: str
+    created_by: str
+    expires: str
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEnrolmentToken(EnrolmentTokenInfo):
+    """A new enrolment token with its text."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the caller is. `expires` is set for a service token and for a user, `issuer` and `groups` only for a user."""
+
+    subject: str
+    administrator: bool = False
+    roles: list[str] = field(default_factory=list)
+    unbound: list[str] = field(default_factory=list)
+    """The roles to which the token is limited and which are not bound to its name."""
+    expires: str | None = None
+    issuer: str | None = None
+    groups: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowingRule:
+    """A rule that allows something on some agents, and which agents these are, in the words of the file of roles."""
+
+    role: str
+    agents: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """Whether the caller may do something, and why."""
+
+    allowed: bool
+    reason: str = ""
+    rules: list[AllowingRule] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Bytes of output. `offset` counts the results of the command, `n` the agent's chunks."""

@@ -23,6 +23,7 @@ from fairlead.errors import (
     InvalidRequest,
     NodeBusy,
     OutcomeUnknown,
+    PermissionDenied,
     Rebuilding,
     RecordExpired,
     RecordLost,
@@ -37,6 +38,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
     for kind in (
         InvalidRequest,
         Forbidden,
+        PermissionDenied,
         Unauthorized,
         AgentUnknown,
         CommandUnknown,

@@ -34,6 +34,18 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
     traceparent: str
     began: int = 0
     """When the request arrived, by the wall clock of the node that accepted it (ns); used only for traces."""
+    subject: str = ""
+    """Who posted it; "" if a node of an earlier version wrote the record."""
+    signature: bytes = b""
+    """What its caller signed it with, for the agent alone; empty if it is not signed."""
+
+
+class OwnedCommand(msgspec.Struct, frozen=True):
+    """A command with who posted it."""
+
+    subject: str
+    method: str
+    agent: str
 
 
 OUTCOME_UNKNOWN = StoredEnd(
@@ -64,6 +76,8 @@ class NewRecord(msgspec.Struct, frozen=True):
     began: int = 0
     remembered: int = 0
     """Until when the Idempotency-Key of the request is bound to this command; 0 if it had none."""
+    subject: str = ""
+    signature: bytes = b""
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
@@ -87,6 +101,7 @@ class Delivery(msgspec.Struct, frozen=True):
     payload: bytes
     lane: str
     origin: CommandOrigin
+    signature: bytes = b""
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -154,6 +169,8 @@ class CommandRecord(msgspec.Struct, frozen=True):
     seq: int
     truncated: bool
     targets: list[Target]
+    subject: str = ""
+    signature: bytes = b""
 
     @property
     def method(self) -> str:

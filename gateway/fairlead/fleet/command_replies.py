@@ -16,6 +16,7 @@ from fairlead.fleet.command_record import (
     CommandRecord,
     Delivery,
     OutOfRange,
+    OwnedCommand,
     Result,
     ResultPage,
     Settled,
@@ -57,6 +58,7 @@ def parse_fence(reply: Reply) -> Delivery | Settled:
     return Delivery(
         kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
         answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
+        about.signature,
     )  # fmt: skip
 
 
@@ -128,6 +130,13 @@ def parse_agent(reply: Reply) -> str | None:
     return None if reply is None else _decode_about(octets(reply)).agent
 
 
+def parse_owner(reply: Reply) -> OwnedCommand | None:
+    if reply is None:
+        return None
+    about = _decode_about(octets(reply))
+    return OwnedCommand(about.subject, about.method, about.agent)
+
+
 def parse_origin(reply: Reply) -> CommandOrigin | None:
     return None if reply is None else _origin(_decode_about(octets(reply)))
 
@@ -156,6 +165,7 @@ def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:
     return CommandRecord(
         command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
         about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
+        about.subject, about.signature,
     )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from fairlead.fleet.command_record import (
     Delivery,
     NewRecord,
     OutOfRange,
+    OwnedCommand,
     ResultPage,
     Settled,
     StoredEnd,
@@ -66,7 +67,7 @@ class Commands:
         """
         about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
-            record.began,
+            record.began, record.subject, record.signature,
         )  # fmt: skip
         reply = self._store.run(
             lua.CREATE_COMMAND,
@@ -214,6 +215,10 @@ class Commands:
         """The agent of the command; None if there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, command_replies.parse_agent)
+
+    def owner(self, command: str) -> Answer[OwnedCommand | None]:
+        """Who posted the command; None if there is no such command."""
+        return Answer(self._store.submit("HGET", schema.cmd_key(command), "about"), command_replies.parse_owner)
 
     def origin(self, command: str) -> Answer[CommandOrigin | None]:
         """The origin of the command; None if there is no such command."""

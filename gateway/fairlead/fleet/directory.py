@@ -14,7 +14,7 @@ from functools import partial
 
 from fairlead.errors import FairleadError
 from fairlead.fleet import directory_replies, lua, schema
-from fairlead.fleet.directory_replies import AgentOwner, Claimed, LastSeen, LimitReached, Overtaken
+from fairlead.fleet.directory_replies import AgentOwner, Claimed, LabelsChanged, LastSeen, LimitReached, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
@@ -53,18 +53,20 @@ class Directory:
         *,
         own_gen: int | None = None,
         known: bool = False,
+        thumbprint: str = "",
     ) -> Answer[Claimed | Overtaken]:
         """Make `lease` the owner of `agent`. With `own_gen` the lease claims the agent again, and succeeds only if the
         row has no newer generation.
 
         `facts` is JSON. `known` says that the agent had a row before: if there is none now, it was lost with its
-        labels.
+        labels. `thumbprint` is that of the key that the agent has proved to hold, "" if it has none; an id that is
+        bound to another key is not claimed.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
-            (schema.agent_key(agent), schema.open_key(agent)),
+            (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent)),
             (
                 lease,
                 boot,
@@ -75,6 +77,7 @@ class Directory:
                 "" if own_gen is None else own_gen,
                 "1" if known else "",
                 schema.ORDERED_MS,
+                thumbprint,
             ),
             priority=Priority.BACKGROUND,
         )
@@ -162,11 +165,14 @@ class Directory:
         replies = self._store.submit_each(commands, priority=Priority.BACKGROUND, expected=ROW_BYTES)
         return Answer(replies, partial(directory_replies.parse_rows, agents))
 
-    def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | LimitReached | None]:
+    def label(
+        self, agent: str, changes: Mapping[str, str | None], checked: str | None = None
+    ) -> Answer[dict[str, str] | LimitReached | LabelsChanged | None]:
         """Set labels, or remove those whose value is None. The answer is all labels afterwards, or None if the agent
-        was never seen."""
+        was never seen. With `checked`, the labels of a row that was read before, nothing is changed if they are others
+        now."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
-        reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
+        reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, checked or "", *flat))
         return Answer(reply, directory_replies.parse_labels)
 
     def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:

@@ -35,8 +35,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended) or
-    `lost` (another owner has the agent)."""
+    """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended),
+    `lost` (another owner has the agent) or `key` (the id is bound to another key)."""
 
     why: str
     gen: int
@@ -65,6 +65,11 @@ class LimitReached:
     """The agent has too many open commands, or too many labels."""
 
     count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LabelsChanged:
+    """The agent has other labels than those that the caller has checked, so nothing was changed."""
 
 
 def parse_claim(reply: Reply) -> Claimed | Overtaken:
@@ -120,13 +125,15 @@ def parse_dispatch(agent: str, reply: Reply) -> AgentRow | LimitReached | None:
     return None
 
 
-def parse_labels(reply: Reply) -> dict[str, str] | LimitReached | None:
+def parse_labels(reply: Reply) -> dict[str, str] | LimitReached | LabelsChanged | None:
     answer = items(reply)
     match text(answer[0]):
         case "ok":
             return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
         case "full":
             return LimitReached(integer(answer[1]))
+        case "changed":
+            return LabelsChanged()
     return None
 
 

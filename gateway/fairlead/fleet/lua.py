@@ -48,6 +48,11 @@ TAKE_MOVES = _load("take_moves")
 SET_REBALANCE_TARGETS = _load("set_rebalance_targets")
 SET_DISCONNECT = _load("set_disconnect")
 CHECK_TYPE = _load("check_type")
+ADD_SERVICE_TOKEN = _load("add_service_token")
+REMOVE_SERVICE_TOKEN = _load("remove_service_token")
+READ_ENROLMENT = _load("read_enrolment")
+TAKE_ENROLMENT = _load("take_enrolment")
+BIND_AGENT_KEY = _load("bind_agent_key")
 
 
 def late(what: str) -> BusUnavailable:

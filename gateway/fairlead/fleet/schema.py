@@ -42,6 +42,14 @@ fl1:moves              hash    the fleet's budget of moves, a token bucket. rate
                                take_moves; no TTL
 fl1:scaling_history    string  what the operator remembers of the fleet, JSON. Written by the operator in each pass;
                                7 days after the last one
+fl1:service_tokens     hash    service tokens: digest, name, roles, lifetime; last uses; their revision. Written by the
+                               API; no TTL, tokens are removed a week after they have expired
+fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent and key that it has enrolled. Written by
+                               enrolment; a week after the token has expired
+fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms). Written by the API; no TTL, those that
+                               expired a week ago are removed
+fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to. Written by enrolment and claim;
+                               no TTL, but a week once it was released, as ""
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -63,6 +71,8 @@ MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
 DISCONNECT = "fl1:disconnect"
 SCALING_HISTORY = "fl1:scaling_history"
+SERVICE_TOKENS = "fl1:service_tokens"
+ENROLMENT_TOKENS = "fl1:enrolment_tokens"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -99,7 +109,8 @@ KEY_TYPES = {
     "fl1:disconnected": "hash", "fl1:agent": "hash", "fl1:open": "hash", "fl1:agents": "zset", "fl1:cmd": "hash",
     "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
-    SCALING_HISTORY: "string", EVENTS: "stream",
+    SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
+    "fl1:bound_key": "string", EVENTS: "stream",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 
@@ -119,6 +130,14 @@ def agent_key(agent: str) -> str:
 
 def disconnected_key(operation: str) -> str:
     return f"fl1:disconnected:{{{operation}}}"
+
+
+def bound_key(agent: str) -> str:
+    return f"fl1:bound_key:{{{agent}}}"
+
+
+def enrolment_key(id: str) -> str:
+    return f"fl1:enrolment:{{{id}}}"
 
 
 def open_key(agent: str) -> str:

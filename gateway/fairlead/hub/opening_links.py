@@ -17,6 +17,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
+from fairlead.identity.link_challenge import LinkChallenge
+
 FIRST: Final = 256
 """The bound of a node that has just started: at a round trip of 0.1 s it allows 2,000 links a second."""
 LEAST: Final = 16
@@ -45,6 +47,8 @@ class OpeningLinks:
         """The links, each with its address."""
         self._counts: dict[str, int] = {}
         """How many of them each address has."""
+        self._challenges: dict[Hashable, LinkChallenge] = {}
+        """What those have to prove that were opened with a credential."""
         self._claims: OrderedDict[Hashable, float] = OrderedDict()
         """Those whose agent is being claimed, the oldest first, and since when. An OrderedDict, because a dict finds
         its oldest entry only by passing over all entries deleted before it."""
@@ -84,10 +88,16 @@ class OpeningLinks:
         # Little's law: so many links at once, each of which waits so long, are welcomed at the quotient of both.
         return self._refusals * self._last_wait / max(len(self), LEAST)
 
-    def add(self, link: Hashable, address: str) -> None:
+    def add(self, link: Hashable, address: str, challenge: LinkChallenge | None = None) -> None:
         """Record that a link is accepted. Whoever accepts it sees to it that it is discarded in the end."""
+        if challenge is not None:
+            self._challenges[link] = challenge
         self._addresses[link] = address
         self._counts[address] = self._counts.get(address, 0) + 1
+
+    def challenge(self, link: Hashable) -> LinkChallenge | None:
+        """What the link has to prove; None if it was opened with the shared token."""
+        return self._challenges.get(link)
 
     def claim_began(self, link: Hashable, now: float) -> None:
         """Record that the link waits only for this node and Redis from now on."""
@@ -117,6 +127,7 @@ class OpeningLinks:
         if address is None:
             return
         self._claims.pop(link, None)
+        self._challenges.pop(link, None)
         left = self._counts[address] - 1
         if left:
             self._counts[address] = left

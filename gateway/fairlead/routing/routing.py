@@ -7,6 +7,7 @@ from typing import Any
 
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.fleet.commands import Commands
 from fairlead.hub.hub import Hub
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -23,6 +24,7 @@ from fairlead.routing.commands.sweeper import CommandSweeper
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.delivery.takeover import Takeover
+from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.doorbells import DoorbellHandler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
@@ -73,10 +75,10 @@ class Routing:
         self.removal = AgentRemoval(
             directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
         )
-        delivery = CommandDelivery(fleet, completion, telemetry, membership, tasks, timer_wheel.silence)
-        recorder = Recorder(fleet, completion, telemetry, tasks, metrics)
-        takeover = Takeover(records, delivery, telemetry)
-        self.lease_releaser = LeaseReleaser(fleet.store, directory)
+        self.terminals = terminals = _terminals(settings, records, metrics)
+        delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
+        recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
+        takeover, self.lease_releaser = Takeover(records, delivery, telemetry), LeaseReleaser(fleet.store, directory)
         self.registration = Registration(
             fleet, hub, inbox, takeover, self.lease_releaser, membership, telemetry, _link_settings(settings)
         )
@@ -121,10 +123,23 @@ def _movers(
     return drain, rebalancer, Disconnector(fleet, hub, budget, membership)
 
 
+def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> TerminalRecorder:
+    terminals = TerminalRecorder(settings.terminal_recordings, records)
+    metrics.add_counter(
+        "fairlead_terminal_recordings_total", "Recordings of terminals that began", lambda: terminals.started
+    )
+    metrics.add_counter(
+        "fairlead_terminal_recording_failures_total",
+        "Terminals that were closed because their recording could not be written",
+        lambda: terminals.failures,
+    )
+    return terminals
+
+
 def _link_settings(settings: Settings) -> LinkSettings:
     return LinkSettings(
         heartbeat_ms=int(settings.heartbeat * 1000),
         limits=Limits(message=settings.message_limit, window=settings.window, queue=settings.queue_limit),
-        accept_rate=settings.accept_rate,
+        accept_rate=settings.planned_accept_rate,
         bus_grace=settings.bus_grace,
     )

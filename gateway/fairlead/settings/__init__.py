@@ -4,12 +4,12 @@ reads them from a TOML file, the environment and flags, and `consistency` finds 
 Only `fairlead serve` calls `load`; the other rooms receive plain values.
 """
 
+from fairlead.configuration.loopback import is_loopback
 from fairlead.settings.loading import FROM_FILES, PREFIX, TOKENS, load, node_name
 from fairlead.settings.settings import (
     DEVELOPMENT_AGENT_TOKEN,
     DEVELOPMENT_PLATFORM_TOKEN,
     Settings,
-    is_loopback,
     split_list,
 )
 

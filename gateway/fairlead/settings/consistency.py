@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fairlead.settings.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, Settings, is_loopback
+from fairlead.configuration.loopback import is_loopback
+from fairlead.settings.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, Settings
 from fairlead.settings.table import NODE_LIMIT
 
 

@@ -18,7 +18,7 @@ from fairlead.settings.settings import Settings
 from fairlead.settings.table import NODE_LIMIT, SETTINGS
 
 PREFIX = "FAIRLEAD_"
-CLIENT_VARIABLES = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONFIG"})
+CLIENT_VARIABLES = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONTEXT", "FAIRLEAD_CONFIG"})
 """Variables that the command line reads, and a gateway ignores, because one shell may export them for both."""
 AGENT_PREFIX = "FAIRLEAD_AGENT_"
 """The prefix of the variables of an agent on this machine. A gateway has few settings with such names, and ignores all

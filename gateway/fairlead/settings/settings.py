@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,8 +34,18 @@ class Settings:
     data: Path = Path(".fairlead")
     agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
+    roles: Path | None = None
+    issuers: Path | None = None
+    issuer_key: Path | None = None
+    audience: str = "fairlead"
+    credential_lifetime: float = 3600.0
+    audit_log: Path | None = None
+    audit_fsync: str = "everysec"  # as Redis does it by default
+    audit_size: int = 16 * MIB  # half a second to look through at the start
+    terminal_recordings: Path | None = None
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
-    accept_rate: float = 200.0
+    accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
+    expected_accept_rate: float = 2_000.0  # each link costs a node some 350 µs, so this is most of one core
     unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
     trusted_proxies: str = ""
     allowed_hosts: str = ""
@@ -65,13 +74,11 @@ class Settings:
     trace_ratio: float = 0.01
     trace_slow: float = 5.0
 
-
-def is_loopback(host: str) -> bool:
-    """Whether `host` can certainly be reached only from this machine. Of names, only localhost is certain."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    @property
+    def planned_accept_rate(self) -> float:
+        """New links per second that this node may be planned with: what is expected of it, but no more than it
+        accepts."""
+        return min(self.accept_rate, self.expected_accept_rate)
 
 
 def split_list(value: str) -> list[str]:

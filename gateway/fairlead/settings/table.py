@@ -129,9 +129,47 @@ SETTINGS: Mapping[str, Setting] = {
     "agent_token_file": path("File that contains the agents' token"),
     "platform_token": _token("Token that callers of the platform API present"),
     "platform_token_file": path("File that contains the platform's token"),
+    "roles": path(
+        "YAML file of roles and of the service tokens that they are bound to; read again when it changes. Without it, "
+        "only the platform token may use the API"
+    ),
+    "issuer_key": path(
+        "PEM file of the Ed25519 key that signs the credentials of agents, the same on all nodes; without it, agents "
+        "have the shared token alone"
+    ),
+    "audience": text(
+        r"[A-Za-z0-9._:/-]{1,128}",
+        "1 to 128 characters of A-Z a-z 0-9 . _ : / -",
+        "Name of this fleet in the credentials of its agents; those of another fleet are refused",
+    ),
+    "credential_lifetime": number(
+        60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
+    ),
+    "issuers": path(
+        "TOML file of the OpenID Connect issuers whose JWTs callers of the API may present; read again when it changes"
+    ),
+    "audit_log": path(
+        "Folder of the audit log, in which decisions about callers are recorded before they take effect; by default "
+        "none is kept"
+    ),
+    "audit_fsync": choice(
+        ("always", "everysec", "no"),
+        "When lines of the audit log are forced to the disk: each before it takes effect, once a second, or when the "
+        "system does it",
+    ),
+    # A file of 64 KiB has some 150 lines; 1 GiB takes a minute to look through at the start.
+    "audit_size": whole_number(
+        64 * KIB, 1024 * MIB, "Size from which on the audit log goes on in a new file, in bytes"
+    ),
+    "terminal_recordings": path(
+        "Folder in which the output of terminals is recorded as asciicast files; by default none is recorded"
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),
+    "expected_accept_rate": number(
+        0.1, 100_000, "New links per second that are expected of this node when pauses and moves of agents are planned"
+    ),
     "unauthenticated_limit": whole_number(
         16,
         100_000,

@@ -232,6 +232,7 @@ class Pipeliner:
             if not self._backlog:
                 self._wake.clear()
                 await self._wake.wait()
+                await asyncio.sleep(0)  # what the other callbacks of this turn submit belongs to the same batch
             if not answered and await connection.is_spent():
                 if self.batches > served:
                     return

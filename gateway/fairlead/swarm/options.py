@@ -32,6 +32,8 @@ class SwarmOptions:
     event_every: float = 10.0
     """Between two events of a chatty agent, on average."""
     slow_pause: float = 2.0
+    in_progress: int = 0
+    """Attempts in progress at most, of all processes together. 0: as many as `agents.dial_queue` finds sensible."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ class CloseCode(IntEnum):
 
     PROTOCOL = 4500, CloseKind.FAULT, "the link protocol was violated"
     ENCODING = 4501, CloseKind.FAULT, "text on a binary link, or binary on a text link"
+    IDENTITY = 4503, CloseKind.FAULT, "the id does not belong to this agent"
     TOO_BIG = 4506, CloseKind.FAULT, "a message or field was larger than the limit"
     REPLACED = 4507, CloseKind.REPLACED, "replaced by another start of the same agent"
 

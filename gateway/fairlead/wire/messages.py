@@ -118,7 +118,8 @@ class Hello(Message, tag=1, frozen=True):
 
     `boot` is a random id for each start of the agent; `conn` counts the connection attempts within the boot. The
     commands of a previous boot are lost unless `caps.journal` is the same. `have` holds, for each command that this
-    boot still runs, the number of the next input chunk that the agent expects.
+    boot still runs, the number of the next input chunk that the agent expects. `proof` shows, on a link that was opened
+    with a credential, that the agent holds the key of it (see `fairlead.identity.proof`).
     """
 
     agent: Annotated[str, Meta(max_length=256)]
@@ -129,6 +130,7 @@ class Hello(Message, tag=1, frozen=True):
     facts: Facts = {}
     resume: Resume | None = None
     have: NextByStream = {}
+    proof: Annotated[str, Meta(max_length=128)] = ""
 
 
 class Welcome(Message, tag=2, frozen=True):

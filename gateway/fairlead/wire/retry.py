@@ -74,7 +74,8 @@ that drops them."""
 
 
 def first_ceiling(links: int, accept_rate: float) -> int:
-    """The `first` to send to agents (ms): the time that this node needs to accept all its links again, at least 1 s and
+    """The `first` to send to agents (ms): the time that this node needs to accept all its links again at
+    this rate, at least 1 s and
     at most HANDED_OUT_MS. A node that needs longer refuses the remaining agents once more."""
     return int(min(HANDED_OUT_MS, max(1_000.0, links / max(accept_rate, 1e-9) * 1000)))
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
 from fairlead_operator.api.field_types import ApiStruct, Name
 from fairlead_operator.api.moves_spec import Drain, Moves, Rebalance
-from fairlead_operator.api.network_spec import HttpRoute, Ingress, NetworkPolicy, Services
+from fairlead_operator.api.network_spec import HttpRoute, Ingress, LinkTls, NetworkPolicy, Services
 from fairlead_operator.api.pod_spec import Pod, Resources, RollingUpdate
 from fairlead_operator.api.scaling_signals import ScalingSignals
 
@@ -91,13 +91,24 @@ class Redis(ApiStruct, frozen=True, kw_only=True):
 
 
 class TokenSecret(ApiStruct, frozen=True, kw_only=True):
-    """A Secret with both tokens, in the LinkGateway's namespace."""
+    """A Secret with both tokens, and the key that lets agents enrol, in the LinkGateway's namespace."""
 
     name: Name
     agent_key: Annotated[str, Meta(min_length=1, description="Key of the token that agents present.")] = "agent-token"
     platform_key: Annotated[
         str, Meta(min_length=1, description="Key of the token that callers of the API present.")
     ] = "platform-token"
+    issuer_key: (
+        Annotated[
+            str,
+            Meta(
+                min_length=1,
+                description="Key of the Ed25519 private key (PEM) that signs the credentials of agents. Without it "
+                "agents cannot enrol.",
+            ),
+        ]
+        | None
+    ) = None
 
 
 class Tokens(ApiStruct, frozen=True, kw_only=True):
@@ -205,11 +216,23 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     target_utilisation: Annotated[
         int, Meta(ge=10, le=90, description="Percentage of the capacity up to which pods are filled.")
     ] = 70
-    accept_rate: Annotated[int, Meta(ge=1, le=100_000, description="New links that one pod accepts per second.")] = 200
+    accept_rate: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="New links per second that are expected of one pod. Drains, moves and the number of pods are "
+            "planned with it. A pod that can accept more does.",
+        ),
+    ] = 200
     redis: Redis
     tokens: Tokens
     ingress: Ingress | None = None
     http_route: HttpRoute | None = None
+    link_tls: Annotated[
+        LinkTls | None,
+        Meta(description="When present, the pods serve links with TLS themselves. Ingress and HTTPRoute must be off."),
+    ] = None
     scaling: Scaling = Scaling()
     moves: Moves = Moves()
     drain: Drain = Drain()

@@ -101,6 +101,18 @@ class Service(ApiStruct, frozen=True, kw_only=True):
     ] = None
 
 
+class LinkTls(ApiStruct, frozen=True, kw_only=True):
+    """TLS in the pods themselves, for links that no ingress ends TLS for."""
+
+    secret_name: Annotated[
+        Name,
+        Meta(
+            description="Secret of the type kubernetes.io/tls, as cert-manager writes it. The pods read a renewed one "
+            "again within two minutes, and no link is dropped."
+        ),
+    ]
+
+
 class Services(ApiStruct, frozen=True, kw_only=True):
     agents: Annotated[Service, Meta(description="Port 8080, for links.")] = Service()
     platform: Annotated[Service, Meta(description="Port 8081, for the platform's API.")] = Service()

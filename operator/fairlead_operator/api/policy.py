@@ -151,7 +151,8 @@ def secrets_to_read(spec: LinkGatewaySpec, policy: Policy) -> list[str]:
 
 def _needed_secrets(spec: LinkGatewaySpec) -> list[str]:
     refs = (spec.redis.secret_ref, spec.redis.ca_secret_ref)
-    return [spec.tokens.secret_ref.name, *(ref.name for ref in refs if ref is not None)]
+    names = [spec.tokens.secret_ref.name, *(ref.name for ref in refs if ref is not None)]
+    return names if spec.link_tls is None else [*names, spec.link_tls.secret_name]
 
 
 def _named_secrets(spec: LinkGatewaySpec) -> list[str]:

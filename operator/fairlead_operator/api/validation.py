@@ -46,8 +46,11 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_AGENT_TOKEN_FILE": "set tokens.secretRef",
     "FAIRLEAD_PLATFORM_TOKEN": "set tokens.secretRef",
     "FAIRLEAD_PLATFORM_TOKEN_FILE": "set tokens.secretRef",
+    "FAIRLEAD_ISSUER_KEY": "set tokens.secretRef.issuerKey",
+    "FAIRLEAD_LINK_TLS_CERT": "set linkTls.secretName",
+    "FAIRLEAD_LINK_TLS_KEY": "set linkTls.secretName",
     "FAIRLEAD_CAPACITY": "set capacity",
-    "FAIRLEAD_ACCEPT_RATE": "set acceptRate",
+    "FAIRLEAD_EXPECTED_ACCEPT_RATE": "set acceptRate",
     "FAIRLEAD_DRAIN_TIMEOUT": "it follows from capacity, acceptRate and moves.maxPerSecond: set those",
     "FAIRLEAD_SHUTDOWN_DELAY": "set drain.shutdownDelaySeconds",
     "FAIRLEAD_FORGET_AFTER": "set forgetAfterSeconds",
@@ -59,7 +62,7 @@ the probes depend on them."""
 RESERVED_NAMES: Mapping[str, frozenset[str]] = {
     "containers": frozenset({"gateway"}),
     "init_containers": frozenset({"gateway"}),
-    "volumes": frozenset({"tokens", "redis"}),
+    "volumes": frozenset({"tokens", "redis", "link-tls"}),
 }
 """Names of containers and volumes that the operator itself uses in a pod."""
 RESERVED_FOLDER = "/etc/fairlead"
@@ -74,6 +77,12 @@ CA_NEEDS_TLS = ValidationRule(
 ROLLOUT_CAN_MOVE = ValidationRule(
     "!(string(self.maxSurge) in ['0', '0%'] && string(self.maxUnavailable) in ['0', '0%'])",
     "rollingUpdate.maxSurge and maxUnavailable are both 0, so no pod could ever be replaced: raise one of them",
+)
+LINK_TLS_ALONE = ValidationRule(
+    "!has(self.linkTls) || (!(has(self.ingress) && self.ingress.enabled) && "
+    "!(has(self.httpRoute) && self.httpRoute.enabled))",
+    "linkTls needs ingress and httpRoute to be off, because they would send plain HTTP to pods that speak TLS: expose "
+    "the Service by services.agents.type, or pass TLS through by a route of your own",
 )
 ENV_IS_FREE = ValidationRule(
     f"self.env.all(one, !(one.name in {sorted(RESERVED_ENV)}))",
@@ -96,7 +105,7 @@ GATEWAY_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {
     Redis: (ONE_REDIS, CA_NEEDS_TLS),
     RollingUpdate: (ROLLOUT_CAN_MOVE,),
     Pod: (ENV_IS_FREE,),
-    LinkGatewaySpec: (DRAIN_FITS,),
+    LinkGatewaySpec: (DRAIN_FITS, LINK_TLS_ALONE),
 }
 """The rules for the API server. `faults` checks the same in Python, and a test compares the two."""
 
@@ -121,6 +130,9 @@ def faults(spec: LinkGatewaySpec) -> list[str]:
         found.append(ONE_REDIS.message)
     if spec.redis.ca_secret_ref and spec.redis.url and not spec.redis.url.startswith("rediss://"):
         found.append(CA_NEEDS_TLS.message)
+    routes = (spec.ingress, spec.http_route)
+    if spec.link_tls is not None and any(route is not None and route.enabled for route in routes):
+        found.append(LINK_TLS_ALONE.message)
     if spec.drain_seconds > spec.drain.max_seconds:
         found.append(
             f"a full pod could not drain in time: capacity {spec.capacity} at {spec.moves_of_one} moves per second "

@@ -77,15 +77,22 @@ class Secrets:
             raise UnusableSecret(f"the key {key} of the Secret {name} is not UTF-8 text") from e
 
     def set_condition(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
-        """Sets SecretsFound: by the tokens first, then by those that lead to Redis."""
+        """Sets SecretsFound: by the tokens first, then by those that lead to Redis, then by the certificate."""
         ref = spec.tokens.secret_ref
         try:
             if faults := token_faults(ref, *self.keys(ref.name, ref.agent_key, ref.platform_key)):
                 conditions.set("SecretsFound", False, "Unusable", f"gateways cannot start: {'; '.join(faults)}")
                 return
+            if ref.issuer_key is not None and not is_private_key(self.text(ref.name, ref.issuer_key)):
+                expected = "expected an Ed25519 key in PEM (`openssl genpkey -algorithm ed25519` makes one)"
+                fault = f"{ref.issuer_key} of the Secret {ref.name} is no private key: {expected}"
+                conditions.set("SecretsFound", False, "Unusable", f"gateways cannot start: {fault}")
+                return
             for other in (spec.redis.secret_ref, spec.redis.ca_secret_ref):
                 if other is not None:
                     self.text(other.name, other.key)
+            if spec.link_tls is not None:
+                self.keys(spec.link_tls.secret_name, "tls.crt", "tls.key")
         except FairleadError as e:
             holds = None if isinstance(e, AccessDenied) else False
             conditions.set("SecretsFound", holds, secret_reason(e), e.message)
@@ -118,6 +125,8 @@ class SecretReader:
         """
         ref = spec.tokens.secret_ref
         wanted = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
+        if ref.issuer_key is not None:
+            wanted.append((ref.name, ref.issuer_key))
         wanted += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]
         versions = [f"{name}/{key}" for name, key in wanted]
         try:
@@ -142,6 +151,12 @@ def _state(found: Object | AccessDenied | None) -> SecretState:
         return SecretState.UNREADABLE
     labels = found["metadata"].get("labels") or {}
     return SecretState.LABELLED if labels.get(SECRET_LABEL) == "true" else SecretState.UNLABELLED
+
+
+def is_private_key(text: str) -> bool:
+    """Whether the text is a private key in PEM without a passphrase. Which kind it is, the gateway says."""
+    lines = text.split("\n")
+    return "-----BEGIN PRIVATE KEY-----" in lines and "-----END PRIVATE KEY-----" in lines
 
 
 def token_faults(ref: TokenSecret, agent: bytes, platform: bytes) -> list[str]:

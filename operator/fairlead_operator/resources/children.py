@@ -26,9 +26,11 @@ def children(owner: Owner, spec: LinkGatewaySpec, checksum: str = "", excluded: 
     `checksum` is as in `deployment`, `excluded` as in `_disruption_budget`.
     """
     agents, platform = spec.services.agents, spec.services.platform
+    scheme = "ws" if spec.link_tls is None else "wss"
+    links = _service(owner, "agents", LINK_PORT, scheme, f"kubernetes.io/{scheme}", service_annotations(spec))
     made = [
         _service_account(owner, spec),
-        _exposed(_service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)), agents),
+        _exposed(links, agents),
         _exposed(_service(owner, "platform", API_PORT, "http", "http"), platform),
         _metrics_service(owner),
         _disruption_budget(owner, excluded),

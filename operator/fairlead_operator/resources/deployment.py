@@ -24,6 +24,7 @@ PORTS = {LINK_PORT: "links", API_PORT: "api", ADMIN_PORT: "admin"}
 USER = 65532
 """The user of the images, a uid without an entry in any passwd file."""
 TOKENS = "/etc/fairlead/tokens"
+LINK_TLS = "/etc/fairlead/link-tls"
 REDIS = "/etc/fairlead/redis"
 REVISION_FIELD = f"metadata.labels['{REVISION_LABEL}']"
 SECRETS_ANNOTATION = f"{GROUP}/secrets"
@@ -112,7 +113,12 @@ def _pod(name: str, selector: dict[str, str], spec: LinkGatewaySpec) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(spec), *pod.containers],
-        "volumes": [{"name": "tokens", "secret": _token_files(spec)}, *_redis_files(spec), *pod.volumes],
+        "volumes": [
+            {"name": "tokens", "secret": _token_files(spec)},
+            *_redis_files(spec),
+            *_tls_files(spec),
+            *pod.volumes,
+        ],
         "topologySpreadConstraints": _spread(selector, spec),
     }
     optional: dict[str, Any] = {
@@ -132,6 +138,8 @@ def _container(spec: LinkGatewaySpec) -> Object:
     mounts = [{"name": "tokens", "mountPath": TOKENS, "readOnly": True}]
     if _redis_files(spec):
         mounts.append({"name": "redis", "mountPath": REDIS, "readOnly": True})
+    if spec.link_tls is not None:
+        mounts.append({"name": "link-tls", "mountPath": LINK_TLS, "readOnly": True})
     body: Object = {
         "name": "gateway",
         "image": spec.image,
@@ -175,7 +183,7 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_AGENT_TOKEN_FILE": f"{TOKENS}/agent-token",
         "FAIRLEAD_PLATFORM_TOKEN_FILE": f"{TOKENS}/platform-token",
         "FAIRLEAD_CAPACITY": spec.capacity,
-        "FAIRLEAD_ACCEPT_RATE": spec.accept_rate,
+        "FAIRLEAD_EXPECTED_ACCEPT_RATE": spec.accept_rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
         "FAIRLEAD_SHUTDOWN_DELAY": spec.drain.shutdown_delay_seconds,
         "FAIRLEAD_FORGET_AFTER": spec.forget_after_seconds,
@@ -187,6 +195,10 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         plain["FAIRLEAD_REDIS"] = str(spec.redis.url)
     if spec.redis.ca_secret_ref is not None:
         plain["FAIRLEAD_REDIS_CA_FILE"] = f"{REDIS}/ca.crt"
+    if spec.tokens.secret_ref.issuer_key is not None:
+        plain["FAIRLEAD_ISSUER_KEY"] = f"{TOKENS}/issuer.pem"
+    if spec.link_tls is not None:
+        plain |= {"FAIRLEAD_LINK_TLS_CERT": f"{LINK_TLS}/tls.crt", "FAIRLEAD_LINK_TLS_KEY": f"{LINK_TLS}/tls.key"}
     if spec.telemetry.otlp_endpoint:
         plain["FAIRLEAD_TRACE_ENDPOINT"] = spec.telemetry.otlp_endpoint
     named: dict[str, Object] = {
@@ -206,11 +218,10 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
 
 def _token_files(spec: LinkGatewaySpec) -> Object:
     ref = spec.tokens.secret_ref
-    return {
-        "secretName": ref.name,
-        "defaultMode": 0o440,
-        "items": [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}],
-    }
+    items = [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}]
+    if ref.issuer_key is not None:
+        items.append({"key": ref.issuer_key, "path": "issuer.pem"})
+    return {"secretName": ref.name, "defaultMode": 0o440, "items": items}
 
 
 def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
@@ -222,6 +233,18 @@ def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
     if ca := spec.redis.ca_secret_ref:
         sources.append({"secret": {"name": ca.name, "items": [{"key": ca.key, "path": "ca.crt"}]}})
     return [{"name": "redis", "projected": {"defaultMode": 0o440, "sources": sources}}] if sources else []
+
+
+def _tls_files(spec: LinkGatewaySpec) -> list[Object]:
+    """The volume with the certificate and its key. The kubelet replaces both when the Secret changes."""
+    if spec.link_tls is None:
+        return []
+    secret = {
+        "secretName": spec.link_tls.secret_name,
+        "defaultMode": 0o440,
+        "items": [{"key": key, "path": key} for key in ("tls.crt", "tls.key")],
+    }
+    return [{"name": "link-tls", "secret": secret}]
 
 
 def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Object:

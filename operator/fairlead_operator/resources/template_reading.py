@@ -17,7 +17,7 @@ from fairlead_operator.api.policy import secrets_in
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 
-OWN_VOLUMES = ("tokens", "redis")
+OWN_VOLUMES = ("tokens", "redis", "link-tls")
 FREE = (
     "terminationGracePeriodSeconds", "containers", "volumes", "topologySpreadConstraints", "initContainers",
     "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",

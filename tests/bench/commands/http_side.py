@@ -1,5 +1,5 @@
-"""What the HTTP side of a command costs: its request is parsed, routed, authenticated and decoded, its answer
-streamed.
+"""What the HTTP side of a command costs: its request is parsed, routed, authenticated, authorized and decoded, its
+answer streamed.
 
 `python -m bench.commands.http_side` prints a table: the platform API of a node, with a dispatch that accepts every
 command and ends it at once instead of asking Redis, beside an application on the same server that reads the body and
@@ -26,10 +26,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.factory import api_app
+from fairlead.authorization.authorizer import Authorizer
+from fairlead.authorization.policy_file import parse_policy
+from fairlead.authorization.service_token import ID_BYTES, SECRET_BYTES, new_token
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.errors import CommandUnknown
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
-from fairlead.fleet.schema import TargetState
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.schema import AgentRow, TargetState
+from fairlead.fleet.tokens.service_tokens import ServiceToken, ServiceTokens, StoredTokens
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.commands.results import ResultsUpdate
@@ -44,10 +50,26 @@ from support.free_ports import free_port
 TOKEN = "token-of-the-benchmark"
 SERVERS = {
     "api": "the platform API, with a dispatch that answers at once",
+    "rights": "the same, for a service token whose role asks for labels",
+    "audit-no": "the platform API with an audit log that is never forced to the disk",
+    "audit-everysec": "the same, forced to the disk once a second",
+    "audit-always": "the same, forced to the disk before each command",
     "bare": "an application that only answers, on the same server",
     "uvicorn": "the same application on stock uvicorn",
 }
 IN_FLIGHT = 16
+DRAW = bytes(range(ID_BYTES + SECRET_BYTES))
+ROLES = b"""
+roles:
+  bench:
+    - {methods: [exec], agents: "env=prod"}
+    - {methods: [bench, exec], agents: "env in (dev,staging),team=web"}
+bindings:
+  - {tokens: [bench], roles: [bench]}
+"""
+
+
+BACKGROUND: set[asyncio.Task[None]] = set()
 
 
 class InstantDispatch:
@@ -63,7 +85,7 @@ class InstantDispatch:
         )
 
     async def read(
-        self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0
+        self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0, poll: float = 0.0
     ) -> AsyncGenerator[ResultsUpdate]:
         yield ResultsUpdate([Result(0, "bench-0", 0, "stdout", b"hello world\n")])
         await asyncio.sleep(0)
@@ -72,10 +94,44 @@ class InstantDispatch:
         yield ResultsUpdate([], CommandRecord(command, "bench-0", origin, "normal", 0, 0, 0, False, 1, False, [ended]))
 
 
-def api() -> ASGIApp:
+class InstantTokens:
+    """One service token, which never changes."""
+
+    async def revision(self) -> str:
+        return "first"
+
+    async def read(self) -> StoredTokens:
+        id, digest, _ = new_token(DRAW)
+        token = ServiceToken(id, "bench", digest, 0, 1 << 60, "bench")
+        return StoredTokens("first", {id: token}, {})
+
+    def note_use(self, id: str, now: int) -> None:
+        """Nobody asks."""
+
+
+class InstantDirectory:
+    """Every agent has the same labels."""
+
+    async def look_up(self, agent: str) -> AgentRow:
+        await asyncio.sleep(0)
+        return AgentRow(agent, "", 1, "", 1, "", 0, 0, 0, False, labels='{"env":"dev","team":"web"}')
+
+
+def api(rights: bool, audit: Path | None = None, fsync: str = "no") -> ASGIApp:
     """The API of a node that is not started, so it never asks the Redis of its URL."""
-    node = Node(Settings(node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}"), "redis://127.0.0.1:1")
+    settings = Settings(
+        node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}", audit_log=audit, audit_fsync=fsync
+    )
+    node = Node(settings, "redis://127.0.0.1:1")
+    if node.audit_log is not None:
+        node.audit_log.open()
+        BACKGROUND.add(asyncio.create_task(node.audit_log.run()))
     node.routing.dispatch = node.routing.results = cast("Any", InstantDispatch())
+    if rights:
+        tokens, directory = cast("ServiceTokens", InstantTokens()), cast("Directory", InstantDirectory())
+        node.authorizer = Authorizer(None, None, directory, cast("Any", None), tokens, lambda: 0, CommandUnknown)
+        node.authorizer.policy_watch.policy = parse_policy(ROLES, "roles")
+        BACKGROUND.add(asyncio.create_task(node.authorizer.tokens.run()))
     return api_app(node, CredentialFailures(Counter("refused", "Refused.", ["port"], registry=CollectorRegistry())))
 
 
@@ -99,8 +155,11 @@ async def serve(name: str, port: int) -> None:
         await uvicorn.Server(uvicorn.Config(bare, port=port, http="httptools", lifespan="off", log_config=None)).serve()
         return
     async with TimerWheel() as timer_wheel:
-        app = api() if name == "api" else bare
-        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
+        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+            kind, _, fsync = name.partition("-")
+            audit = Path(folder) if kind == "audit" else None
+            app = bare if name == "bare" else api(name == "rights", audit, fsync)
+            await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
 
 
 async def measure(servers: dict[str, BenchProcess], rounds: int, count: int) -> dict[str, float]:
@@ -110,7 +169,7 @@ async def measure(servers: dict[str, BenchProcess], rounds: int, count: int) -> 
         print_progress(f"round {turn + 1} of {rounds}")
         for name, server in servers.items():
             before = cpu_us(server.pid)
-            await round_trips(server.port, TOKEN, 1, IN_FLIGHT, count)
+            await round_trips(server.port, new_token(DRAW)[2] if name == "rights" else TOKEN, 1, IN_FLIGHT, count)
             spent[name].append((cpu_us(server.pid) - before) / count)
     return {name: min(all_rounds) for name, all_rounds in spent.items()}
 

@@ -74,7 +74,7 @@ async def fairlead(port: int, epoll: bool = False, direct: bool = False) -> None
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
-    taken = DirectEndpoint(b"/v1/link", lambda scope: (echo, SUBPROTOCOL)) if direct else None
+    taken = DirectEndpoint(b"/v1/link", lambda scope: (echo, SUBPROTOCOL, ())) if direct else None
     async with TimerWheel() as timer_wheel:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
         await Server(config(app, port=port, timer_wheel=timer_wheel, epoll=epoll, direct=taken)).serve()

@@ -12,6 +12,8 @@ from typing import Any
 
 from bench.market.run import LABELS as MARKET_LABELS
 from bench.peers.catalogue import FLOORS, LABELS, OWN
+from bench.tls.run import LABELS as TLS_LABELS
+from bench.tls.run import OURS as TLS_OURS
 
 EVEN = 1.02
 """The aim of max/mean over workers."""
@@ -28,6 +30,7 @@ REASONS = {
     "gorilla": "compiled, and few lines run for each message",
 }
 UNKNOWN = "not known yet"
+TLS_REASONS = {"nginx-alone": "it sends a constant and closes; ours becomes a link, in Python"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ def behind(results: dict[str, dict[str, Any]]) -> list[Behind]:
     found: list[Behind] = []
     for name, compare in (
         ("links", _links), ("workers", _workers), ("market", _market), ("hosts", _hosts), ("handlers", _handlers),
+        ("tls", _tls),
     ):  # fmt: skip
         if name in results:
             found += compare(results[name]["figures"])
@@ -54,7 +58,8 @@ def _against(what: str, unit: str, servers: dict[str, float], labels: dict[str, 
     ours = min((figure for name, figure in servers.items() if name in OWN), default=0.0)
     for name, theirs in servers.items():
         if name not in (*OWN, *FLOORS) and 0 < theirs * NOISE < ours:
-            numbers = (f"{theirs:,.1f} {unit}", f"{ours:,.1f} {unit}")
+            digits = 1 if ours >= 10 else 3
+            numbers = (f"{theirs:,.{digits}f} {unit}", f"{ours:,.{digits}f} {unit}")
             yield Behind(what, labels[name], *numbers, REASONS.get(name, UNKNOWN))
 
 
@@ -108,3 +113,19 @@ def _handlers(figures: dict[str, Any]) -> Iterator[Behind]:
     if took > IDEAL * ideal:
         what, reason = "ten CPU-bound handlers on one agent", "the gateway and the agent's loop share these cores"
         yield Behind(what, f"{IDEAL} × the ideal of the cores", f"{IDEAL * ideal:.2f} s", f"{took:.2f} s", reason)
+
+
+def _tls(figures: dict[str, Any]) -> Iterator[Behind]:
+    for kind, modes in figures["handshakes"].items():
+        for mode, servers in modes.items():
+            ours = servers[TLS_OURS]["us"]
+            for name, one in servers.items():
+                if one["us"] * NOISE < ours:
+                    what = f"a new connection over TLS, {kind}, {mode}, CPU"
+                    numbers = (f"{one['us']:,.0f} µs", f"{ours:,.0f} µs")
+                    yield Behind(what, TLS_LABELS[name], *numbers, TLS_REASONS.get(name, UNKNOWN))
+    for key, what in (("bytes", "an idle link over TLS"), ("after_message", "an idle link over TLS after 40 KB")):
+        ours = figures["idle"][TLS_OURS][key]
+        for name, one in figures["idle"].items():
+            if one[key] * NOISE < ours:
+                yield Behind(f"bytes of {what}", TLS_LABELS[name], f"{one[key]:,.0f} B", f"{ours:,.0f} B", UNKNOWN)

@@ -20,7 +20,7 @@ BUSY = 1.0
 """A load average, before a run, from which on the machine did something else too."""
 SECTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "links": sections.links, "workers": sections.workers, "hold": sections.hold, "market": sections.market,
-    "hosts": sections.hosts, "handlers": sections.handlers, "nodes": sections.nodes,
+    "hosts": sections.hosts, "handlers": sections.handlers, "nodes": sections.nodes, "tls": sections.tls,
 }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ RUNS = (
          "smoke": ["--rounds", "1", "--fib", "5", "--sleep", "0.01"]},
     ),
     Run("nodes", "several nodes", "bench.nodes", 4),
+    Run("tls", "TLS beside nginx", "bench.tls.run", 3),
 )  # fmt: skip
 
 

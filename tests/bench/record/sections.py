@@ -7,10 +7,13 @@ from typing import Any
 from bench.market.run import LABELS as MARKET_LABELS
 from bench.output import markdown
 from bench.peers.catalogue import LABELS
+from bench.tls.run import LABELS as TLS_LABELS
+from bench.tls.run import OURS as TLS_OURS
 
 SHOWN_VERSIONS = (
     "uvicorn", "aiohttp", "websockets", "wsproto", "autobahn", "picows", "socketify", "python-socketio", "asyncssh",
-    "uvloop", "ws", "socket.io", "node", "github.com/lxzan/gws", "github.com/gorilla/websocket", "go", "gcc",
+    "uvloop", "nginx", "openssl", "ws", "socket.io", "node", "github.com/lxzan/gws", "github.com/gorilla/websocket",
+    "go", "gcc",
 )  # fmt: skip
 BASE = "fairlead"
 Servers = dict[str, dict[str, float]]
@@ -98,7 +101,17 @@ def workers(figures: dict[str, Any]) -> str:
         for one in figures["states"]
     ]
     head = [f"{figures['workers']} workers", "links", "fewest", "most", "max/mean", "CPU µs of all workers per link"]
-    return "### Even workers\n\n" + markdown(head, rows)
+    commands = [
+        [f"{one['in_flight']}", f"{one['p50_ms']:.1f}", f"{one['p99_ms']:.1f}", f"{one['workers_us']:,.0f}",
+         f"{one['valkey_us']:,.0f}"]
+        for one in figures["commands"]
+    ]  # fmt: skip
+    return (
+        "### Even workers\n\n"
+        + markdown(head, rows)
+        + "\n\nCommands through the API port of all workers, to agents on any of them:\n\n"
+        + markdown(["in flight", "p50 ms", "p99 ms", "workers CPU µs", "Valkey CPU µs"], commands)
+    )
 
 
 def hold(figures: dict[str, Any]) -> str:
@@ -180,3 +193,32 @@ def nodes(figures: dict[str, Any]) -> str:
     ]
     text = "### Several nodes\n\nCommands posted to one node whose agent is on the other, and on the same node:"
     return text + "\n\n" + markdown(["across", "in flight", "p50 ms", "p99 ms", "CPU µs of all"], rows)
+
+
+def tls(figures: dict[str, Any]) -> str:
+    ours, proxy, alone = (TLS_LABELS[name] for name in (TLS_OURS, "nginx-proxy", "nginx-alone"))
+    parts = [
+        "### TLS beside nginx\n\nServer CPU µs of a new connection, with its handshake, its request for a link and its "
+        f"end (medians of {figures['turns']} turns of {figures['connections']}, with the least and the greatest); × is "
+        f"the ratio to *{ours}*, which ends TLS in its own process. *{proxy}* counts both processes. *{alone}* sends a "
+        "constant and has no links. Certificates are of ECDSA (P-256) and RSA (2,048 bits); load is the share of a "
+        "core that the clients used."
+    ]
+    modes = [
+        (kind, mode, servers) for kind, by_mode in figures["handshakes"].items() for mode, servers in by_mode.items()
+    ]
+    head = ["server", *(cell for kind, mode, _ in modes for cell in (f"{kind}, {mode}", "×", "load"))]
+    names = list(modes[0][2])
+    rows = [
+        [TLS_LABELS[name], *(cell for _, _, servers in modes for cell in (
+            spread(servers[name], "us"), f"{servers[name]['us'] / servers[TLS_OURS]['us']:.2f}",
+            f"{servers[name]['load']:.2f}"))]
+        for name in names
+    ]  # fmt: skip
+    parts.append(markdown(head, rows))
+    parts.append(f"Bytes of an idle link, of {figures['links']:,}, in all processes that serve it:")
+    rows = [
+        [TLS_LABELS[name], number(one["bytes"]), number(one["after_message"])] for name, one in figures["idle"].items()
+    ]
+    parts.append(markdown(["server", "fresh", "after 40 KB in each direction"], rows))
+    return "\n\n".join(parts)

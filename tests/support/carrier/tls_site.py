@@ -16,7 +16,8 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
+from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
+from fairlead.carrier.http_server.response import Headers
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 
 from support.carrier.listeners import RecordingListener
@@ -39,6 +40,7 @@ class TlsSite:
         self.attached: list[RecordingListener] = []
         self.schemes: list[str] = []
         self.takes = True
+        self.refusal: LinkRefusal | None = None
         self.certificate = ServerCertificate(certificate, key, ticket_keys)
         self.trust = ssl.create_default_context(cafile=str(certificate))
         self.app = Starlette(
@@ -49,11 +51,11 @@ class TlsSite:
             "direct": DirectEndpoint(b"/link", self._take),
         }
 
-    def _take(self, scope: Any) -> tuple[RecordingListener, str | None] | None:
+    def _take(self, scope: Any) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         if not self.takes:
-            return None
+            return self.refusal
         self.direct.append(RecordingListener(echo=True))
-        return self.direct[-1], None
+        return self.direct[-1], None, ()
 
     async def _enter(self, websocket: WebSocket) -> None:
         self.schemes.append(websocket.scope["scheme"])

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.messages import SUBPROTOCOL_JSON
 
+from support.carrier.raw_client import RawClient
 from support.gateway_process import ServeProcess
 from support.observability.prometheus_server import RATE, Prometheus, Target, scraping
 from support.otlp_collector import collecting
@@ -30,6 +32,8 @@ AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
 LINKS = 2 * (AGENTS + 1)
 """With a built-in agent at each node: simulated ones do not tell their round trips."""
+SILENT = 1
+"""Agents that open a link under load and send no hello."""
 IDLE, BUSY, FAULTS = 9.0, 12.0, 21.0
 """Seconds. Idle is longer than a rate looks back. The node that drains tells five agents a second to move. They know no
 other node, so it closes their links 10 s later, and ends some 17 s after the signal."""
@@ -165,7 +169,24 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
                 assert refused.status_code == 401
                 await asyncio.sleep(0.5)
 
+    async def say_nothing(node: WatchedNode) -> None:
+        """An agent that was let in and does not send its hello, so that a link waits for its welcome at each scrape."""
+        host, _, port = node.link.removeprefix("ws://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            silent = RawClient(reader, writer)
+            silent.write(silent.request(
+                "/v1/link", Host=f"{host}:{port}", sec_websocket_protocol=SUBPROTOCOL_JSON,
+                authorization="Bearer development-agent-token",
+            ))  # fmt: skip
+            assert await silent.answer() == 101
+            await asyncio.sleep(until - time.monotonic())
+        finally:
+            writer.close()
+
     async with asyncio.TaskGroup() as group:
+        for _ in range(SILENT):
+            group.create_task(say_nothing(two))
         for at in range(CALLERS):
             group.create_task(call(one, two.name, at))
             group.create_task(call(two, one.name, at))

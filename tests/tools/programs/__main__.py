@@ -2,6 +2,7 @@
 
     python3 -I tests/tools/programs prometheus      make prometheus; tests/observability asks it every query and alert
     python3 -I tests/tools/programs helm4           make helm4; tests/chart and tests/cluster install the chart with it
+    python3 -I tests/tools/programs dex             make dex; tests/cli logs in at it, an OpenID provider
 
 No prebuilt binary is fetched: the Go module proxy alone is enough. The folder NAME here has go.mod and go.sum; what is
 built stands under their hash, so that CI finds an unchanged one in an instant when it keeps `.cache`. They stand apart
@@ -36,6 +37,7 @@ PROGRAMS = {
         tags="remove_all_sd",  # discovery of targets in a file and in the configuration stays
     ),
     "helm4": Program(("helm.sh/helm/v4/cmd/helm",)),
+    "dex": Program(("github.com/dexidp/dex/cmd/dex",)),
 }
 
 

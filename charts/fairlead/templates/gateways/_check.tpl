@@ -18,6 +18,15 @@ The numbers are the defaults of LinkGateway, which a test compares.
 {{- if gt ($takes | int) $most -}}
 {{- fail (printf "%s: a full pod could not drain in time: capacity %d at %d moves per second (the lesser of moves.maxPerSecond and half of acceptRate) and 60 s for commands take %d s, and drain.maxSeconds is %d; raise one of these, or lower capacity" $where $capacity $rate $takes $most) -}}
 {{- end -}}
+{{- if dig "linkTls" "secretName" "" $given -}}
+{{- range $field := list "ingress" "httpRoute" -}}
+{{- with get $given $field -}}
+{{- if dig "enabled" true . -}}
+{{- fail (printf "%s: linkTls needs %s to be off, because it would send plain HTTP to pods that speak TLS: expose the Service by services.agents.type, or pass TLS through by a route of your own" $where $field) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- $taken := .root.Files.Get "files/operators-env.yaml" | fromYaml -}}
 {{- range $one := dig "pod" "env" list $given -}}
 {{- with get $taken $one.name -}}

@@ -13,7 +13,7 @@ import ssl as tls
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.agent.agent import Agent
 from fairlead.agent.builtin.confinement import check_confinement
@@ -27,6 +27,10 @@ from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
 from fairlead.agent.builtin.sys_info import system_info
+from fairlead.agent.identity import AgentIdentity
+
+if TYPE_CHECKING:
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -57,13 +61,14 @@ METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
 def builtin_agent(
     url: str,
     id: str,
-    token: str | Callable[[], str],
+    token: str | Callable[[], str] | AgentIdentity,
     *,
     facts: Mapping[str, str] | None = None,
     encoding: Literal["msgpack", "json"] = "msgpack",
     ssl: tls.SSLContext | None = None,
     proxy: str | None = None,
     journal: str | os.PathLike[str] | None = None,
+    trusted_keys: TrustedKeys | None = None,
     options: Options = Options(),  # noqa: B008  # frozen
     private: Iterable[Path] = (),
 ) -> Agent:
@@ -72,8 +77,11 @@ def builtin_agent(
     `private` are files of the agent's own that the platform must neither read nor write: its token, its configuration.
     Raises ConfigError as Agent does, and when `options` would allow an allow list of `exec` to be bypassed.
     """
-    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
-    own = own_paths(private, journal)
+    agent = Agent(
+        url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal, trusted_keys=trusted_keys
+    )
+    identity = token.folder.path if isinstance(token, AgentIdentity) else None
+    own = own_paths(private, journal, identity)
     unwritable = own + (program_paths(options.exec.allow or ()) if options.confined else [])
     check_confinement(options, unwritable)
     context = MethodContext(options, DiskThreads(), PathGuard(own), PathGuard(unwritable))

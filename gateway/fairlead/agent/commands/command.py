@@ -8,12 +8,16 @@ produces output faster than it can be stored is therefore slowed down, and nothi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Protocol
 
 from fairlead.agent.commands.output import ROW, octets
+from fairlead.agent.errors import CommandError
 from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Chunk, Cmd, Credit
+
+if TYPE_CHECKING:
+    from fairlead.agent.verification.signed_input import SignedInput
 
 UNSTORED = 1_024
 """The maximum number of chunks of one stream that wait to be stored. The window counts only payload, so a program that
@@ -47,8 +51,10 @@ class Command:
             attribute.
     """
 
-    def __init__(self, cmd: Cmd, stream: CommandStream, sender: OutputSender) -> None:
-        """Made by the agent, not by handlers."""
+    def __init__(
+        self, cmd: Cmd, stream: CommandStream, sender: OutputSender, signed_input: SignedInput | None = None
+    ) -> None:
+        """Made by the agent, not by handlers. `signed_input` opens the chunks of a signed command's input."""
         self.id = cmd.id
         self.method = cmd.method
         self.payload = cmd.payload
@@ -56,13 +62,14 @@ class Command:
         self.attempt = cmd.attempt
         self.traceparent = cmd.traceparent
         self.cancelled = False
-        self.stdin = Stdin(self, stream, sender)
+        self.stdin = Stdin(self, stream, sender, signed_input)
         self._loop = asyncio.get_running_loop()
         self._deadline = self._loop.time() + cmd.deadline / 1000
         self._stream = stream
         self._sender = sender
         self._writing = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._on_bad_input: Callable[[CommandError], None] = lambda _: None
 
     @property
     def time_left(self) -> float:
@@ -116,11 +123,14 @@ class Stdin:
     nobody but its own caller.
     """
 
-    def __init__(self, command: Command, stream: CommandStream, sender: OutputSender) -> None:
+    def __init__(
+        self, command: Command, stream: CommandStream, sender: OutputSender, signed: SignedInput | None
+    ) -> None:
         """Made by the agent, not by handlers."""
         self._command = command
         self._stream = stream
         self._sender = sender
+        self._signed = signed
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -131,15 +141,30 @@ class Stdin:
             if stream.input:
                 payload, credit = stream.take()
                 self._grant(credit)
-                if payload:
-                    return payload
+                if data := self._opened(payload):
+                    return data
                 continue
             if stream.input_ended:
+                self._opened(None)
                 return b""
             self._grant(stream.settle())
             self._changed.clear()
             await self._changed.wait()
         raise asyncio.CancelledError(f"command {self._command.id} is over")
+
+    def _opened(self, payload: bytes | None) -> bytes:
+        """The data of a chunk, or the end of the input if `payload` is None. Input that is not what the caller has
+        signed ends the command."""
+        if self._signed is None:
+            return payload or b""
+        try:
+            if payload is not None:
+                return self._signed.open(payload)
+            self._signed.check_end()
+        except CommandError as e:
+            self._command._on_bad_input(e)
+            raise asyncio.CancelledError(f"command {self._command.id} is over") from e
+        return b""
 
     def _grant(self, credit: Credit | None) -> None:
         if credit is not None:

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -37,6 +37,9 @@ from fairlead.agent.link.sender import Sender
 from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Ack, Cancel, Cmd, Error
 
+if TYPE_CHECKING:
+    from fairlead.agent.verification.command_verifier import CommandVerifier, VerifiedCommand
+
 logger = logging.getLogger("fairlead.agent")
 
 OPEN_LIMIT = 1_000
@@ -54,12 +57,15 @@ class CommandRunner:
         journal: Journal | None = None,
         restartable: Iterable[Accepted] = (),
         disabled: Mapping[str, str] | None = None,
+        verifier: CommandVerifier | None = None,
     ) -> None:
         """`restartable` are the commands that the previous process had accepted and that may run again once a welcome
-        names them. `disabled` maps methods that are refused to the reason.
+        names them. `disabled` maps methods that are refused to the reason. With a `verifier`, which needs a journal,
+        only signed commands run.
         """
         self._handlers = handlers
         self._disabled = disabled or {}
+        self._verifier = verifier
         self._sender = sender
         self._journal = journal
         self._restartable = list(restartable)
@@ -83,22 +89,25 @@ class CommandRunner:
             self._sender.send_now(Ack(id=cmd.id, state="duplicate"))
             return
         try:
-            handler, arguments = self._prepare(cmd)
+            verified = self._verify(cmd)
+            handler, arguments = self._prepare(verified.cmd if verified is not None else cmd)
         except CommandError as e:
             self._refuse(cmd.id, e.to_wire())
             return
+        window = self._sender.limits.window
         if self._journal is None:
             self._sender.send_now(Ack(id=cmd.id))
-            self._start(self._open(cmd, handler, outbox.opened(cmd, self._sender.limits.window)), arguments)
+            self._start(self._open(cmd, handler, outbox.opened(cmd, window), None), arguments)
             return
+        cmd = verified.cmd if verified is not None else cmd
         try:
-            admitted = self._journal.accept(cmd)
+            admitted = self._journal.accept(cmd, verified.remember_until if verified is not None else 0)
         except JournalFailed as e:
             self._executor.cancel_reservation(handler)
             self._refuse(cmd.id, journal_error(e))
             return
         self._admitting[cmd.id] = admitted
-        running = self._open(cmd, handler, outbox.opened(cmd, self._sender.limits.window))
+        running = self._open(cmd, handler, outbox.opened(cmd, window), verified)
         admitted.add_done_callback(partial(self._on_admitted, running, arguments))
 
     def on_cancel(self, cancel: Cancel) -> None:
@@ -143,6 +152,14 @@ class CommandRunner:
 
     # -- beginning -----------------------------------------------------------------------------------
 
+    def _verify(self, cmd: Cmd) -> VerifiedCommand | None:
+        """The command as it was signed; None if this agent trusts no keys and runs every command. Raises
+        CommandError."""
+        if self._verifier is None:
+            return None
+        assert self._journal is not None  # `Agent` refuses trusted keys without a journal
+        return self._verifier.verify(cmd, self._journal)
+
     def _prepare(self, cmd: Cmd) -> tuple[Handler, dict[str, Any]]:
         """The handler, for which a slot is reserved from now on, and its arguments. Raises CommandError."""
         handler = self._handlers.get(cmd.method)
@@ -160,9 +177,13 @@ class CommandRunner:
     def _refuse(self, command: str, error: Error) -> None:
         self._sender.send_now(Ack(id=command, state="refused", error=error))
 
-    def _open(self, cmd: Cmd, handler: Handler, stream: CommandStream) -> RunningCommand:
+    def _open(
+        self, cmd: Cmd, handler: Handler, stream: CommandStream, verified: VerifiedCommand | None
+    ) -> RunningCommand:
         """Open the command: from now on its deadline counts, and it can be cancelled."""
-        running = self._running[cmd.id] = RunningCommand(Command(cmd, stream, self._sender), stream, handler)
+        command = Command(cmd, stream, self._sender, verified.input if verified is not None else None)
+        running = self._running[cmd.id] = RunningCommand(command, stream, handler)
+        command._on_bad_input = partial(self._reject_input, running)
         running.timer = self._loop.call_later(cmd.deadline / 1000, self._stop, running, TIMEOUT)
         return running
 
@@ -196,6 +217,8 @@ class CommandRunner:
         left = min(max(0, accepted.expiry - int(time.time() * 1000)), accepted.cmd.deadline)
         cmd = msgspec.structs.replace(accepted.cmd, deadline=left, attempt=accepted.cmd.attempt + 1)
         try:
+            verified = self._verifier.verify_again(cmd) if self._verifier is not None else None
+            cmd = verified.cmd if verified is not None else cmd
             handler, arguments = self._prepare(cmd)
         except CommandError as e:
             self._send_end(cmd.id, stream, HandlerOutcome("error", error=e.to_wire()))
@@ -207,7 +230,7 @@ class CommandRunner:
             self._send_end(cmd.id, stream, HandlerOutcome("error", error=journal_error(e)))
             return
         logger.info("running command %s of the previous process again", cmd.id)
-        self._start(self._open(cmd, handler, stream), arguments)
+        self._start(self._open(cmd, handler, stream, verified), arguments)
 
     # -- running and ending --------------------------------------------------------------------------
 
@@ -228,6 +251,10 @@ class CommandRunner:
         running.timer = self._loop.call_later(STOP_TIMEOUT, self._give_up, running)
         # Not before the task's first step: a task that is cancelled before it has begun cannot clean up.
         self._loop.call_soon(running.task.cancel)
+
+    def _reject_input(self, running: RunningCommand, rejected: CommandError) -> None:
+        logger.warning("ending command %s: %s", running.command.id, rejected.message)
+        self._stop(running, StopReason("error", rejected.to_wire(), "its input was not what the caller has signed"))
 
     def _give_up(self, running: RunningCommand) -> None:
         assert running.stop is not None

@@ -35,6 +35,9 @@ logger = logging.getLogger("fairlead.agent")
 
 SIZE_LIMIT = 64 << 20
 """Maximum size of the file in bytes: enough for an hour of a busy host's output, and no burden on its disk."""
+SIGNED_LIMIT = 32_768
+"""Maximum number of signed commands that are remembered: 90 a second with a validity of six minutes, in 2.5 MiB of the
+file."""
 LEAST_LIMIT = 8 << 20
 """The smallest limit in bytes: the last command that is accepted may take half a MiB of the quarter that is reserved
 for output."""
@@ -61,12 +64,32 @@ class Journal:
             raise
         self._state = state
         self._writer = JournalWriter(file, state, limit)
+        self._forget_at = SIGNED_LIMIT // 8
 
     @property
     def id(self) -> str:
         """The journal's id, which the gateway compares with the one that it knows."""
         assert self._state.header is not None
         return self._state.header.journal
+
+    @property
+    def created(self) -> int:
+        """When the journal was created (Unix ms): what came before is not in it."""
+        assert self._state.header is not None
+        return self._state.header.created
+
+    @property
+    def has_room_for_signed(self) -> bool:
+        """Whether one more signed command can be remembered."""
+        signed = self._state.signed
+        if len(signed) >= self._forget_at:
+            self._state.forget_expired(_now())
+            self._forget_at = min(max(SIGNED_LIMIT // 8, 2 * len(self._state.signed)), SIGNED_LIMIT)
+        return len(self._state.signed) < SIGNED_LIMIT
+
+    def has_signed(self, command: str) -> bool:
+        """Whether a signed command with this id was accepted, and its signature may not have expired."""
+        return command in self._state.signed
 
     @property
     def has_room(self) -> bool:
@@ -106,9 +129,10 @@ class Journal:
 
     # -- called by CommandRunner ---------------------------------------------------------------------
 
-    def accept(self, cmd: Cmd) -> asyncio.Future[None]:
+    def accept(self, cmd: Cmd, signed: int = 0) -> asyncio.Future[None]:
         """Record a command. The returned future is done once the record is on the disk: only then may the command be
-        acknowledged. JournalFailed is raised here or set on the future.
+        acknowledged. JournalFailed is raised here or set on the future. The id of a signed command is remembered until
+        `signed` (Unix ms).
         """
         # A quarter is reserved for output: otherwise commands could fill the journal and then wait for each other to
         # write.
@@ -116,7 +140,8 @@ class Journal:
             raise JournalFull(f"the journal of this agent is full ({self._limit} bytes): try again later")
         # Only a command that may run again needs its arguments.
         expiry = _now() + cmd.deadline
-        self._writer.append(Accepted(cmd, expiry) if cmd.retry == "safe" else _not_restartable(cmd, expiry))
+        accepted = Accepted(cmd, expiry) if cmd.retry == "safe" else _not_restartable(cmd, expiry)
+        self._writer.append(msgspec.structs.replace(accepted, signed=signed) if signed else accepted)
         return self._writer.synced()
 
     def restarted(self, accepted: Accepted) -> None:
@@ -174,7 +199,7 @@ def _open(file: JournalFile, agent: str) -> JournalState:
         file.open(found.end)
         return found.state
     state = JournalState()
-    state.apply(Header(VERSION, secrets.token_hex(8), agent), 0)
+    state.apply(Header(VERSION, secrets.token_hex(8), agent, _now()), 0)
     if header is not None or found.damage or found.torn:
         logger.error(
             "the journal in %s is damaged: %s. Its commands are forgotten, and the gateway will end them",

@@ -26,24 +26,26 @@ class Record(Struct, tag_field="t", omit_defaults=True, frozen=True, gc=False):
 
 class Header(Record, tag=100, frozen=True):
     """The first record. `journal` is the id by which the gateway recognizes this journal; it is lost together with the
-    records.
+    records. `created` is when that was (Unix ms); 0 in a journal of an older version, which knew no signed commands.
     """
 
     version: Count
     journal: Id
     agent: str
+    created: Count = 0
 
 
 class Accepted(Record, tag=101, frozen=True):
     """A command. `expiry` is its deadline by the wall clock, in Unix ms; `first` is the number of the first chunk that
     follows. `spent` is set if the command must not run again, because it has had output or input, or was already run a
-    second time.
+    second time. `signed` is set if the command was signed: until when its id is remembered (Unix ms).
     """
 
     cmd: Cmd
     expiry: Count
     first: Count = 0
     spent: bool = False
+    signed: Count = 0
 
 
 class CommandClosed(Record, tag=102, frozen=True):
@@ -58,7 +60,14 @@ class EventStored(Record, tag=103, frozen=True):
     id: Id
 
 
-Entry: TypeAlias = Header | Accepted | CommandClosed | EventStored | Chunk | End | Event
+class RememberedId(Record, tag=104, frozen=True):
+    """The id of a signed command that was accepted, and until when it must not be accepted again (Unix ms)."""
+
+    id: Id
+    until: Count
+
+
+Entry: TypeAlias = Header | Accepted | CommandClosed | EventStored | RememberedId | Chunk | End | Event
 
 _encode = msgspec.msgpack.Encoder().encode
 decode_record = msgspec.msgpack.Decoder(Entry).decode

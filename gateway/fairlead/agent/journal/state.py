@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from fairlead.agent.journal.records import Accepted, CommandClosed, Entry, EventStored, Header
+from fairlead.agent.journal.records import Accepted, CommandClosed, Entry, EventStored, Header, RememberedId
 from fairlead.wire.messages import Chunk, Cmd, End, Event
 from fairlead.wire.outbox import FINISHED
+
+SIGNED_SIZE = 80
+"""The size in bytes of one RememberedId in the file."""
 
 
 @dataclass(slots=True)
@@ -44,6 +47,8 @@ class JournalState:
     """The ids of the last closed commands, oldest first, with the size of their record: these commands must not run
     again."""
     events: dict[str, tuple[Event, int]] = field(default_factory=dict)
+    signed: dict[str, int] = field(default_factory=dict)
+    """The ids of the signed commands that were accepted, with the time until which each is remembered (Unix ms)."""
     live: int = 0
 
     def apply(self, record: Entry, size: int) -> None:
@@ -63,6 +68,10 @@ class JournalState:
                     record.cmd, record.expiry, record.spent, size, record.first
                 )
                 self.live += size
+                if record.signed:
+                    self._remember(record.cmd.id, record.signed)
+            case RememberedId():
+                self._remember(record.id, record.until)
             case CommandClosed():
                 self._close(record.id, size)
             case EventStored():
@@ -85,10 +94,18 @@ class JournalState:
         """The gateway has stored this event."""
         self.live -= self.events.pop(event, (None, 0))[1]
 
+    def forget_expired(self, now: int) -> None:
+        """Forget the signed commands whose signatures have expired at `now` (Unix ms)."""
+        kept = {command: until for command, until in self.signed.items() if until >= now}
+        self.live -= SIGNED_SIZE * (len(self.signed) - len(kept))
+        self.signed = kept
+
     def records(self) -> Iterator[Entry]:
         """The fewest records that add up to this state."""
         if self.header is not None:
             yield self.header
+        for command, until in self.signed.items():
+            yield RememberedId(command, until)
         for command in self.finished:
             yield CommandClosed(command)
         for journaled in self.commands.values():
@@ -129,6 +146,11 @@ class JournalState:
         journaled.end = end
         journaled.size += size
         self.live += size
+
+    def _remember(self, command: str, until: int) -> None:
+        if command not in self.signed:
+            self.live += SIGNED_SIZE
+        self.signed[command] = until
 
     def _forget(self, command: str) -> None:
         journaled = self.commands.pop(command, None)

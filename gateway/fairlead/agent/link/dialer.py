@@ -7,9 +7,12 @@ that the agent may still have. When the process ends, it closes all connections 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
+from fairlead.agent.identity import AgentIdentity
 from fairlead.agent.link.attempt import AttemptEnd, end_of_refusal, end_of_session
 from fairlead.agent.link.options import ConnectOptions
 from fairlead.agent.link.sender import Sender
@@ -17,6 +20,7 @@ from fairlead.agent.link.session import AgentSession, CommandReceiver, OnWelcome
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError, ConnectionRefused
+from fairlead.identity.proof import NONCE_HEADER
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import agent_codec
@@ -34,12 +38,28 @@ UNSENT = 4 << 20
 credit and heartbeats."""
 
 
+UNAUTHORIZED = 401
+
+
+class _Opening:
+    """What an attempt presents, and the nonce that the gateway gives to its connection."""
+
+    __slots__ = ("credential", "nonce")
+
+    def __init__(self) -> None:
+        self.credential = self.nonce = ""
+
+    def answered(self, headers: Mapping[str, str]) -> None:
+        self.nonce = headers.get(NONCE_HEADER, "")
+
+
 class Dialer:
     def __init__(
         self, options: ConnectOptions, subprotocol: str, sender: Sender, hello: Callable[[int, str], Hello]
     ) -> None:
         """`hello` is called for each attempt, with its number from 1 and the id of the last session."""
         self._options = options
+        self._identity = options.token if isinstance(options.token, AgentIdentity) else None
         self._codec = agent_codec(subprotocol)
         self._sender = sender
         self._hello = hello
@@ -58,16 +78,22 @@ class Dialer:
         """
         self._attempts += 1
         number = self._attempts
+        opening = _Opening()
 
         def hello() -> Hello:
             self._sender.withhold_credit()
-            return self._hello(number, self._sender.session)
+            made = self._hello(number, self._sender.session)
+            if self._identity is None:
+                return made
+            return msgspec.structs.replace(made, proof=self._identity.prove(opening.nonce, opening.credential))
 
         session = AgentSession(self._codec, AgentLink(self._sender.outbox), hello, receiver, on_welcome)
         try:
-            return await self._open(session)
+            return await self._open(session, opening)
         except ConnectionRefused as e:
-            return end_of_refusal(e)
+            if self._identity is not None and e.status == UNAUTHORIZED:
+                self._identity.refused()
+            return end_of_refusal(e, self._identity is not None)
         except ConfigError as e:
             return AttemptEnd(e.message)
         finally:
@@ -75,19 +101,22 @@ class Dialer:
                 session.leave(CloseCode.NORMAL, "the attempt was given up")
                 self._sender.release_credit()
 
-    async def _open(self, session: AgentSession) -> AgentSession | AttemptEnd:
+    async def _open(self, session: AgentSession, opening: _Opening) -> AgentSession | AttemptEnd:
         """Connect and wait for welcome. Raises ConnectionRefused, and ConfigError when there is no token."""
         options = self._options
+        token = options.token
+        opening.credential = await token.credential() if isinstance(token, AgentIdentity) else token()
         connection = await connect(
             options.url,
             session,
             timer_wheel=self._timer_wheel,
             subprotocols=(self._codec.subprotocol,),
-            headers=(("Authorization", f"Bearer {options.token()}"),),
+            headers=(("Authorization", f"Bearer {opening.credential}"),),
             ssl=options.ssl,
             proxy=options.proxy,
             timeout=DIAL_TIMEOUT,
             max_buffered=UNSENT,
+            on_answer=opening.answered,
         )
         self._connections = {s: c for s, c in self._connections.items() if not c.transport.is_closing()}
         self._connections[session] = connection

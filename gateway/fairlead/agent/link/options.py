@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+from fairlead.agent.identity import AgentIdentity
 from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError
 
@@ -15,10 +16,11 @@ LINK_PATH = "/v1/link"
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """`token` is called before each attempt; it raises ConfigError when there is no token."""
+    """`token` is called before each attempt; it raises ConfigError when there is no token. An agent with an identity of
+    its own has that instead."""
 
     url: str
-    token: Callable[[], str]
+    token: Callable[[], str] | AgentIdentity
     ssl: tls.SSLContext | None = None
     proxy: str | None = None
 

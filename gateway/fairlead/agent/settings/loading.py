@@ -31,9 +31,13 @@ class AgentSettings:
     id: str
     token: str | None = field(default=None, repr=False)
     token_file: Path | None = None
+    identity: Path | None = None
+    enrolment_token: str | None = field(default=None, repr=False)
+    enrolment_token_file: Path | None = None
     ca_file: Path | None = None
     proxy: str | None = field(default=None, repr=False)  # it may contain a password
     journal: Path | None = None
+    trusted_keys: Path | None = None
     log_level: str = "info"
     log_format: str = "text"
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -57,7 +61,7 @@ def _layers() -> Layers:
         SETTINGS,
         prefix=PREFIX,
         catalogue="docs/agent.md and `fairlead agent run --help` list all",
-        exclusive=[("token", "token_file")],
+        exclusive=[("token", "token_file"), ("enrolment_token", "enrolment_token_file")],
     )
 
 
@@ -82,6 +86,18 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
             f"{layers.provided['ca_file'].source}: url begins with ws://, where the gateway shows no certificate: "
             "expected wss:// (change url, or remove ca_file)"
         )
+    for name in ("enrolment_token", "enrolment_token_file"):
+        if name in values and "identity" not in values:
+            layers.errors.append(
+                f"{layers.provided[name].source}: an agent that enrols keeps its key on its disk: expected identity, "
+                "the path of a folder for this agent only"
+            )
+    for name in ("token", "token_file"):
+        if name in values and "identity" in values:
+            layers.errors.append(
+                f"{layers.provided[name].source}: an agent with an identity presents its credential: expected either "
+                "identity or a token"
+            )
     raise_errors(layers.errors, "agent configuration")
     return _settings(values, {name: one.source for name, one in layers.provided.items()}, file)
 

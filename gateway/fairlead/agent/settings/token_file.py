@@ -21,8 +21,9 @@ LIMIT = 16 << 10
 
 
 class TokenFile:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, setting: str = "token_file") -> None:
         self._path = path
+        self._setting = setting
         self._warned = False
 
     def __call__(self) -> str:
@@ -33,17 +34,18 @@ class TokenFile:
                 text = file.read(LIMIT).decode("ascii").strip()
         except OSError as e:
             raise ConfigError(
-                f"token_file {self._path} cannot be read ({e.strerror or e}); check the path and its permissions"
+                f"{self._setting} {self._path} cannot be read ({e.strerror or e}); check the path and its permissions"
             ) from e
         except UnicodeDecodeError as e:
-            raise ConfigError(f"token_file {self._path} is not ASCII text; put the token into it alone") from e
+            raise ConfigError(f"{self._setting} {self._path} is not ASCII text; put the token into it alone") from e
         if re.fullmatch(r"[!-~]{1,4096}", text) is None:
             raise ConfigError(
-                f"token_file {self._path} does not hold one token of 1 to 4096 printable characters; put it there alone"
+                f"{self._setting} {self._path} does not hold one token of 1 to 4096 printable characters; put it there "
+                "alone"
             )
         if stat.S_ISREG(mode) and mode & stat.S_IROTH and not self._warned:
             self._warned = True
             logger.warning(
-                "token_file %s can be read by everyone on this host; run: chmod o-rwx %s", self._path, self._path
+                "%s %s can be read by everyone on this host; run: chmod o-rwx %s", self._setting, self._path, self._path
             )
         return text

@@ -11,8 +11,8 @@ import asyncio
 import hmac
 import logging
 import random
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import Counter
 
@@ -25,9 +25,20 @@ from fairlead.telemetry.logs import LogAggregator
 
 logger = logging.getLogger(__name__)
 
+C = TypeVar("C", covariant=True)
+
 WAITING: Final = 1_024
 """Maximum number of delayed answers, of about 5 KB each; further ones are sent at once. It is above the default limit
 of connections without a token, so an attacker is delayed on all of their connections."""
+
+
+class Credentials(Protocol[C]):
+    """What a port accepts as credential."""
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
+        """Whom the credential in the raw ASGI headers belongs to. Raises Unauthorized, and Unavailable if that cannot
+        be found out now."""
+        ...
 
 
 class BearerToken:
@@ -39,12 +50,26 @@ class BearerToken:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Unauthorized unless the raw ASGI headers carry this token."""
-        given = next((value for name, value in headers if name == b"authorization"), None)
-        if given is None:
-            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._holder} token>`")
-        scheme, _, secret = given.partition(b" ")
-        if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
-            raise Unauthorized(f"wrong credential: expected the {self._holder} token")
+        if not self.matches(*bearer_credential(headers, self._holder)):
+            raise self.refusal()
+
+    def matches(self, scheme: bytes, credential: bytes) -> bool:
+        return hmac.compare_digest(scheme + b" " + credential, self._header)
+
+    def refusal(self) -> Unauthorized:
+        return Unauthorized(f"wrong credential: expected the {self._holder} token")
+
+
+def bearer_credential(headers: Iterable[tuple[bytes, bytes]], holder: str) -> tuple[bytes, bytes]:
+    """The scheme and the credential of the header Authorization. Raises Unauthorized unless there is exactly one: of
+    two, a proxy may have checked the other."""
+    given = [value for name, value in headers if name == b"authorization"]
+    if not given:
+        raise Unauthorized(f"missing credential: send `Authorization: Bearer <{holder} token>`")
+    if len(given) > 1:
+        raise Unauthorized(f"{len(given)} headers Authorization: expected one, with the {holder} token")
+    scheme, _, credential = given[0].partition(b" ")
+    return scheme.capitalize(), credential.strip()
 
 
 class CredentialFailures:
@@ -83,34 +108,49 @@ class CredentialFailures:
         self._log_aggregator.aclose()
 
 
-class AccessGuard:
-    """`port` is the port's name in metrics and logs: link or api."""
+class AccessGuard(Generic[C]):
+    """`port` is the port's name in metrics and logs: link or api. `fetch_after` may fetch what a failed check has
+    missed, such as the keys of an issuer, and says whether to check once more."""
 
-    def __init__(self, port: str, token: BearerToken, hosts: HostRules, failures: CredentialFailures) -> None:
+    def __init__(
+        self,
+        port: str,
+        token: Credentials[C],
+        hosts: HostRules,
+        failures: CredentialFailures,
+        fetch_after: Callable[[FairleadError], Awaitable[bool]] | None = None,
+    ) -> None:
         self._port = port
         self._token = token
         self._hosts = hosts
         self._failures = failures
+        self._fetch_after = fetch_after
 
-    def passes(self, scope: Mapping[str, Any]) -> bool:
-        """Whether `admit` would let the request pass. Counts nothing and delays nothing."""
+    def examine(self, scope: Mapping[str, Any]) -> C:
+        """Return what `admit` would return. Raises a FairleadError if that would refuse. Counts and delays nothing."""
         headers = scope["headers"]
-        try:
-            self._hosts.check(headers)
-            self._token.check(headers)
-        except FairleadError:
-            return False
-        return True
+        self._hosts.check(headers)
+        return self._token.check(headers)
 
-    async def admit(self, scope: Mapping[str, Any]) -> None:
-        """Raises Forbidden at once, and Unauthorized or Throttled after the delay for the address."""
+    async def admit(self, scope: Mapping[str, Any]) -> C:
+        """Returns whom the credential belongs to. Raises Forbidden at once, and Unauthorized or Throttled after the
+        delay for the address."""
         headers = scope["headers"]
         self._hosts.check(headers)
         try:
-            self._token.check(headers)
+            admitted = await self._check(headers)
         except Unauthorized as e:
             raise await self._failures.note(self._port, client_key(scope), e) from None
         authenticated(scope)
+        return admitted
+
+    async def _check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
+        try:
+            return self._token.check(headers)
+        except FairleadError as e:
+            if self._fetch_after is None or not await self._fetch_after(e):
+                raise
+        return self._token.check(headers)
 
 
 def client_key(scope: Mapping[str, Any]) -> str:

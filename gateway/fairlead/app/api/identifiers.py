@@ -22,8 +22,24 @@ AgentId = Annotated[
 CommandId = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
-        description="a command's id (a UUID of version 7)",
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
+        description="a command's id (a UUID of version 7, or of version 4 if its caller chose it)",
+    ),
+]
+ChosenId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
+        description="the id of a signed command (a UUID of version 4 in lower case)",
+    ),
+]
+"""Of another version than those that the gateway makes, so that no caller can choose the id of another's command."""
+Signature = Annotated[
+    str,
+    Meta(
+        pattern=r"^(?:[A-Za-z0-9+/]{4}){1,85}(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?\Z",
+        max_length=342,
+        description="a signature in base64 (of at most 256 octets)",
     ),
 ]
 Method = Annotated[

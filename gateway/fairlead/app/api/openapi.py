@@ -17,17 +17,23 @@ from fairlead.version import __version__
 PATH_PARAMS = {
     "command": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
+    "token": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """The operations on a command that was accepted."""
+CREDENTIALS = (
+    "The platform token, a service token (`fl_…`), or a JWT of an OpenID Connect issuer that the gateway trusts: an ID "
+    "token or an access token, signed with an asymmetric algorithm, for the audience of the gateway's file of issuers."
+)
 ALWAYS = (400, 401, 403, 405, 422, 429)
 """400, at least for a path with a forbidden encoding; 422, at least for an unknown query parameter."""
 FAULTS = {
     400: "The body is not JSON or has a duplicate member; or (as text) the path encodes a slash, a backslash or a "
     "character that needs no encoding.",
-    401: "The credential is missing or wrong.",
-    403: "The Host or Origin of the request is not allowed.",
-    404: "The agent, the command or the path does not exist.",
+    401: "The credential is missing, wrong or expired.",
+    403: "The Host or Origin of the request is not allowed, or no role of the caller allows what it asks for; `detail` "
+    "says which rule is missing.",
+    404: "The agent, the command, the service token or the path does not exist.",
     405: "The path does not support this method; `Allow` lists those that it does.",
     409: "The agent is offline, or online where it must not be; or the input chunk was stored before with different "
     "bytes.",
@@ -57,7 +63,7 @@ def document() -> bytes:
             "paths": paths,
             "components": {
                 "schemas": components,
-                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+                "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "description": CREDENTIALS}},
                 "responses": {
                     str(status): (_malformed if status == 400 else _problem)(text) for status, text in FAULTS.items()
                 },

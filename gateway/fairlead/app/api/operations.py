@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.app.api import schemas
+from fairlead.app.api import access_schemas, schemas
+from fairlead.authorization.policy import Verb
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
 
@@ -30,7 +31,9 @@ class Param:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """`gives` is the type of the answer with `status`, None if it has no content, and `answer` describes that answer.
-    `faults` are the statuses of problems in addition to those that every operation can return."""
+    `faults` are the statuses of problems in addition to those that every operation can return. `needs` are the verbs of
+    which a role of the caller must allow one, on whichever agent; the handler checks the agent. Without verbs any role
+    will do, and with None any valid credential."""
 
     method: str
     path: str
@@ -46,6 +49,7 @@ class Operation:
     """The answer is a stream of results, as NDJSON or as server-sent events."""
     params: tuple[Param, ...] = ()
     faults: tuple[int, ...] = ()
+    needs: tuple[Verb, ...] | None = ()
 
     @property
     def query(self) -> tuple[str, ...]:
@@ -67,6 +71,7 @@ OPERATIONS = (
         "stream of its results, after a first line with its id.",
         "The command is stored and will be delivered to the agent.",
         202, schemas.AcceptedCommand, takes=schemas.NewCommand, streams=True, faults=(400, 409, 410, 413, *KNOWN),
+        needs=(Verb.RUN,),
         params=(
             Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first command.",
@@ -77,20 +82,20 @@ OPERATIONS = (
     ),
     Operation(
         "get", "/v1/commands/{command}", "getCommand", "Get the state of a command.",
-        "The current state of the command.", 200, schemas.Command, faults=KNOWN,
+        "The current state of the command.", 200, schemas.Command, faults=KNOWN, needs=(Verb.RUN, Verb.RESULTS),
     ),
     Operation(
         "delete", "/v1/commands/{command}", "cancelCommand",
         "Cancel a command. A command that has already ended is not changed.",
         "Cancellation was requested; `state` is the current state.",
-        202, schemas.CancelledCommand, faults=KNOWN,
+        202, schemas.CancelledCommand, faults=KNOWN, needs=(Verb.RUN, Verb.CANCEL),
     ),
     Operation(
         "get", "/v1/commands/{command}/results", "getResults",
         "Get the results of a command from an offset on, as lines; with `follow`, wait for further results until the "
         "command ends. The last line has the end of the command.",
         "A stream of lines in the format that the request accepts.",
-        200, None, streams=True, faults=(410, *KNOWN),
+        200, None, streams=True, faults=(410, *KNOWN), needs=(Verb.RUN, Verb.RESULTS),
         params=(
             Param("from", "The first offset to return.", WHOLE_NUMBER),
             Param("follow", "Wait for further results until the command ends.", FLAG),
@@ -102,7 +107,7 @@ OPERATIONS = (
     Operation(
         "post", "/v1/commands/{command}/input", "postInput", "Send chunk `n` of the input, at most 64 KiB.",
         "The chunk is stored and will be delivered to the agent.",
-        204, None, octets=True, faults=(400, 409, 413, *KNOWN),
+        204, None, octets=True, faults=(400, 409, 413, *KNOWN), needs=(Verb.RUN, Verb.INPUT),
         params=(
             Param(
                 "n", "Number of the chunk, starting at 0. The same chunk may be sent again.",
@@ -114,7 +119,7 @@ OPERATIONS = (
     Operation(
         "get", "/v1/agents", "listAgents", "List agents page by page, ordered by shard and name.",
         "One page of agents, with the cursor of the next page.",
-        200, schemas.AgentPage, faults=LATER,
+        200, schemas.AgentPage, faults=LATER, needs=(Verb.VIEW,),
         params=(
             Param(
                 "selector", "Only agents whose labels and facts match, such as `env in (prod,dev),os=linux,!retired`.",
@@ -131,34 +136,34 @@ OPERATIONS = (
     Operation(
         "get", "/v1/agents/{agent}", "getAgent", "Get one agent, and why it is not online.",
         "The agent with its link, its open commands and its recent failures.",
-        200, schemas.AgentDetail, faults=KNOWN,
+        200, schemas.AgentDetail, faults=KNOWN, needs=(Verb.VIEW,),
     ),
     Operation(
         "patch", "/v1/agents/{agent}", "labelAgent", "Set or remove labels of an agent.", "All labels of the agent.",
-        200, schemas.Labels, takes=schemas.Labels, faults=(400, 413, *KNOWN),
+        200, schemas.Labels, takes=schemas.Labels, faults=(400, 413, *KNOWN), needs=(Verb.LABEL,),
     ),
     Operation(
         "delete", "/v1/agents/{agent}", "deleteAgent",
         "Delete an agent that has no link: its row, labels, facts and events, and its open commands.",
         "The agent and everything stored about it are deleted.",
-        200, schemas.DeletedAgent, faults=(409, *KNOWN),
+        200, schemas.DeletedAgent, faults=(409, *KNOWN), needs=(Verb.DELETE,),
     ),
     Operation(
         "get", "/v1/agents/{agent}/link", "getLink",
         "Get the state and latencies of the agent's link, as measured by the node that holds it.",
         "The link as its node sees it.",
-        200, schemas.Link, faults=(409, *KNOWN),
+        200, schemas.Link, faults=(409, *KNOWN), needs=(Verb.VIEW,),
     ),
     Operation(
         "delete", "/v1/agents/{agent}/link", "disconnectAgent",
         "Close the agent's link. The agent connects again, and its commands continue.",
         "The node that holds the link was told to close it.",
-        202, schemas.DisconnectedAgent, faults=(409, *KNOWN),
+        202, schemas.DisconnectedAgent, faults=(409, *KNOWN), needs=(Verb.DISCONNECT,),
     ),
     Operation(
         "get", "/v1/links", "rankLinks", "Get the worst links of the fleet by a measure, as ranked by their nodes.",
         "The worst links, and the nodes that did not answer in time.",
-        200, schemas.LinkRanking, faults=LATER,
+        200, schemas.LinkRanking, faults=LATER, needs=(Verb.VIEW,),
         params=(
             Param(
                 "by", "What to rank by: the p99 of a latency, or a number.",
@@ -168,6 +173,61 @@ OPERATIONS = (
                 "limit", "Maximum number of links.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
             ),
+        ),
+    ),
+    Operation(
+        "get", "/v1/tokens", "listTokens", "List all service tokens, without their secrets.", "All service tokens.",
+        200, access_schemas.ServiceTokenList, faults=LATER, needs=(Verb.TOKENS,),
+    ),
+    Operation(
+        "post", "/v1/tokens", "createToken",
+        "Create a service token. Its name decides which roles it has: those that the file of roles binds to the name.",
+        "The token with its text, which is shown only now.",
+        201, access_schemas.CreatedServiceToken, takes=access_schemas.NewServiceToken, faults=(400, 413, *LATER),
+        needs=(Verb.TOKENS,),
+    ),
+    Operation(
+        "delete", "/v1/tokens/{token}", "revokeToken",
+        "Revoke a service token. Every node refuses it within 5 seconds, and ends its streams.",
+        "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.TOKENS,),
+    ),
+    Operation(
+        "get", "/v1/enrolment-tokens", "listEnrolmentTokens", "List all enrolment tokens, without their secrets.",
+        "All enrolment tokens.",
+        200, access_schemas.EnrolmentTokenList, faults=LATER, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "post", "/v1/enrolment-tokens", "createEnrolmentToken",
+        "Create an enrolment token, with which new agents get their first credential.",
+        "The token with its text, which is shown only now.",
+        201, access_schemas.CreatedEnrolmentToken, takes=access_schemas.NewEnrolmentToken,
+        faults=(400, 413, *LATER), needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "delete", "/v1/enrolment-tokens/{token}", "revokeEnrolmentToken",
+        "Revoke an enrolment token: it enrols nobody any more. Agents that it has enrolled stay.",
+        "The token is revoked.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "delete", "/v1/agents/{agent}/key", "releaseAgent",
+        "Release the id of an agent from its key, so that another key may enrol with the id. Links that are open stay.",
+        "The id is released.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",
+        200, access_schemas.Caller, needs=None,
+    ),
+    Operation(
+        "get", "/v1/auth/can-i", "canI",
+        "Ask whether the caller may run a method, or use a verb: on one agent, on all agents that match a selector, or "
+        "without either on every agent.",
+        "The answer, with the rules that allow it on some agents.",
+        200, access_schemas.Permission, faults=LATER, needs=None,
+        params=(
+            Param("method", "A method of agents; give it or `verb`.", {**TEXT, "maxLength": 64}),
+            Param("verb", "A verb of rules.", {**TEXT, "enum": [verb.value for verb in Verb if verb is not Verb.RUN]}),
+            Param("agent", "The id of an agent.", {**TEXT, "maxLength": 128}),
+            Param("selector", "A selector as in a rule: a bare key is a label.", {**TEXT, "maxLength": 1024}),
         ),
     ),
     Operation("get", "/v1/openapi.json", "getOpenapi", "Get this document.", "This document.", 200, dict),

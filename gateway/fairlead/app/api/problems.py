@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Unauthorized: (401, "Unauthorized"),
     errors.Forbidden: (403, "Forbidden"),
+    errors.PermissionDenied: (403, "Not permitted"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results have been trimmed"),

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, UnsetType
 from starlette.requests import Request
 
 from fairlead.app.api.headers import find_header
@@ -177,9 +177,11 @@ _NAMES = {str: "a string", float: "a number", int: "a whole number", bool: "true
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or the type itself."""
+    """The alternatives of a union, or the type itself. That a member may be absent is no alternative."""
     bare = _bare(kind)
-    return get_args(bare) if get_origin(bare) in (Union, UnionType) else (kind,)
+    if get_origin(bare) not in (Union, UnionType):
+        return (kind,)
+    return tuple(one for one in get_args(bare) if one is not UnsetType)
 
 
 def _bare(kind: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from fairlead.app.api.identifiers import AgentId, CommandId, LabelKey, LabelValue, Method
+from fairlead.app.api.identifiers import AgentId, ChosenId, CommandId, LabelKey, LabelValue, Method, Signature
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
 
@@ -54,6 +54,19 @@ class NewCommand(Struct, forbid_unknown_fields=True):
     retry: Annotated[
         Literal["never", "safe"], Meta(description="`safe` allows a second run if the outcome of the first is unknown.")
     ] = "never"
+    id: Annotated[
+        ChosenId | UnsetType,
+        Meta(
+            description="The id that the signature covers; only beside a signature, and in place of an Idempotency-Key."
+        ),
+    ] = UNSET
+    signature: Annotated[
+        Signature | UnsetType,
+        Meta(
+            description="What the agent verifies, in base64; the gateway passes it on unread. docs/protocol.md "
+            "describes it."
+        ),
+    ] = UNSET
 
 
 class AcceptedCommand(Struct):
@@ -63,6 +76,9 @@ class AcceptedCommand(Struct):
     state: TargetState
     presence: Annotated[str, Meta(description="online, away or offline; empty if the request repeated an earlier one.")]
     why: str
+    recorded: Annotated[
+        bool, Meta(description="The gateway records what the terminal shows, and its operator can replay it.")
+    ] = False
 
 
 class CommandError(Struct):
@@ -105,6 +121,10 @@ class Command(Struct):
     id: CommandId
     method: str
     lane: str
+    subject: Annotated[
+        str | None,
+        Meta(description="Who posted it, such as `token:ci`; null if an earlier version of the gateway accepted it."),
+    ]
     state: Annotated[
         TargetState | None, Meta(description="The state of the only target; null if there are several targets.")
     ]

@@ -14,17 +14,21 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from fairlead.app.access.auditor import Auditor
+from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
 from fairlead.app.api.link_document import last_close, link_members, seconds
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import whole_number
+from fairlead.app.routes.list_cursor import ListCursor
 from fairlead.app.routes.list_scheduler import ListScheduler
+from fairlead.authorization.policy import Access, Verb
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
-from fairlead.fleet.directory_replies import LimitReached
+from fairlead.fleet.directory_replies import LabelsChanged, LimitReached
 from fairlead.fleet.node_table import Presence
-from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, index_shard
+from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
@@ -53,7 +57,8 @@ _decode_map = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class AgentRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._directory = node.directory
         self._registration = node.routing.registration
         self._data_check = node.data_check
@@ -61,31 +66,33 @@ class AgentRoutes:
         self._worst_links = node.routing.worst_links
         self._removal = node.routing.removal
         self._membership = node.membership
+        self._authorizer = node.authorizer
         self._list_scheduler = ListScheduler()
 
     async def list(self, request: Request) -> Response:
         """One page of agents, ordered by shard and name, with the cursor of the next page, if there is one."""
         limit = whole_number(request, "limit", PAGE, PAGE_LIMIT, least=1)
-        shard, after = _cursor(request.query_params.get("cursor", ""))
+        subject = caller(request)
+        position = ListCursor(*_cursor(request.query_params.get("cursor", "")), sees_all=subject.administrator)
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
         # Each agent is encoded in its own turn: encoding a thousand at once would block the event loop.
         found: list[msgspec.Raw] = []
         left, undecided = SCAN, 0
-        begun = shard, after
         try:
-            count = PAGE_LIMIT if wanted.terms or state else limit
+            count = PAGE_LIMIT if wanted.terms or state or not subject.administrator else limit
             async with (
                 asyncio.timeout(PAGE_TIME),
                 self._list_scheduler.place(),
-                aclosing(self._directory.index_pages(shard, after, count)) as pages,
+                aclosing(self._directory.index_pages(position.shard, position.after, count)) as pages,
             ):
                 async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
                     for at in range(0, len(names), SLICE):
                         async with self._list_scheduler.turn():
                             for row in await self._directory.look_up_all(names[at : at + SLICE]):
-                                shard, after = index_shard(row.agent), row.agent
+                                if not position.saw(row, self._authorizer.allows_on_row(subject, Verb.VIEW, row)):
+                                    continue
                                 one, matches = self._listed(row, wanted, state)
                                 undecided += one is not None and matches is None
                                 if one is not None and matches:
@@ -95,20 +102,21 @@ class AgentRoutes:
                         if len(found) == limit:
                             break
                     else:
-                        shard, after = next_shard, next_after
-                    if len(found) == limit or left <= 0:
+                        position.page_ended(next_shard, next_after)
+                    if len(found) == limit or (left <= 0 and position.moved):
                         break
         except TimeoutError as e:
-            if (shard, after) == begun:
+            if not position.moved:
                 raise Unavailable(
                     f"no agent could be read within {PAGE_TIME:g} s: this node is serving "
                     f"{self._list_scheduler.places_taken} lists, or Redis is slow; try again later"
                 ) from e
-        cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
         await (
             self._data_check.check_index()
         )  # after the rows, so that none of them was read after a data loss that this node has not noticed yet
-        page = schemas.AgentPage(cast("list[schemas.Agent]", found), cursor, undecided)
+        self._auditor.note(request, selector=request.query_params.get("selector", ""))
+        await self._auditor.allow(request, len(found))
+        page = schemas.AgentPage(cast("list[schemas.Agent]", found), position.cursor, undecided)
         return Response(_encode(page), media_type="application/json")
 
     def _listed(
@@ -127,31 +135,49 @@ class AgentRoutes:
         return (one, matches) if state in (None, one.state) else (None, False)
 
     async def get(self, request: Request) -> Response:
-        row = await self._row(request)
-        failures = [line.partition(" ") for line in row.failures.splitlines()]
+        row = await self._row(request, Verb.VIEW)
+        await self._auditor.allow(request)
+        # Both tell what others run on the agent, and a failure may quote what came of it.
+        sees_commands = self._authorizer.allows_on_row(caller(request), Verb.RESULTS, row)
+        open_commands = await self._directory.open_commands(row.agent) if sees_commands else []
+        failures = [line.partition(" ") for line in row.failures.splitlines() if sees_commands]
         answer = schemas.AgentDetail(
             **self._describe(row),
             last_reason=last_close(row, self._membership.table, self._membership.now())[1],
             link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
             recent_failures=[schemas.FailedCommand(iso(int(at)) or "", message) for at, _, message in failures],
-            open_commands=sorted(await self._directory.open_commands(row.agent)),
+            open_commands=sorted(open_commands),
         )
         return Response(_encode(answer), media_type="application/json")
 
     async def label(self, request: Request) -> Response:
         """Set or remove labels; the answer has all labels of the agent."""
-        agent = check_agent_id(request.path_params["agent"])
+        agent, subject = check_agent_id(request.path_params["agent"]), caller(request)
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
-        labels = await self._directory.label(agent, changes)
+        self._authorizer.require_still(subject, (Verb.LABEL,))
+        checked = None
+        if not subject.administrator:
+            row = await self._row(request, Verb.LABEL)
+            self._authorizer.require_labelled(subject, row, changes)
+            checked = row.labels
+        self._auditor.note(request, detail=_encode(changes).decode())
+        await self._auditor.allow(request)
+        labels = await self._directory.label(agent, changes, checked)
+        self._authorizer.forget_labels(agent)
         if labels is None:
             raise self._unknown(agent)
+        if isinstance(labels, LabelsChanged):
+            raise Unavailable(
+                f"the labels of agent {agent!r} were changed by another request, and nothing by this one: try again"
+            )
         if isinstance(labels, LimitReached):
             raise InvalidRequest(f"{labels.count} labels exceed the maximum of {LABEL_LIMIT}", field="labels")
         return Response(_encode(schemas.Labels(dict(labels))), media_type="application/json")
 
     async def link(self, request: Request) -> Response:
         """The state of the agent's link, as measured by the node that holds it."""
-        row = await self._row(request)
+        row = await self._row(request, Verb.VIEW)
+        await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
@@ -171,21 +197,27 @@ class AgentRoutes:
             raise InvalidRequest(f"invalid by {by[:32]!r}: expected one of {', '.join(MEASURES)}", field="by")
         worst, missing = await self._worst_links.find(by, whole_number(request, "limit", TOP, MAX_LINKS, least=1))
         table, now = self._membership.table, self._membership.now()
+        subject = caller(request)
         sessions = [
             schemas.RankedLink(agent=one.link.agent, **link_members(one.node, one.link, one.row, table, now))
             for one in worst
+            if subject.administrator
+            or (one.row is not None and self._authorizer.allows_on_row(subject, Verb.VIEW, one.row))
         ]
+        await self._auditor.allow(request, len(sessions))
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
         """Delete an agent that has no link, with everything that is stored about it."""
-        row = await self._row(request)
+        row = await self._row(request, Verb.DELETE)
+        await self._auditor.allow(request)
         commands, events = await self._removal.delete(row)
         return Response(_encode(schemas.DeletedAgent(row.agent, commands, events)), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
         """Close the agent's link; the agent connects again."""
-        row = await self._row(request)
+        row = await self._row(request, Verb.DISCONNECT)
+        await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
@@ -199,10 +231,15 @@ class AgentRoutes:
         state = await self._link_query.fetch(row, ASIDE) if presence is Presence.ONLINE else None
         return None if state is None else seconds(state.rtt)
 
-    async def _row(self, request: Request) -> AgentRow:
-        agent = check_agent_id(request.path_params["agent"])
+    async def _row(self, request: Request, verb: Verb) -> AgentRow:
+        """The row of the agent that the path names. Raises PermissionDenied if the caller may not do `verb` to it, and
+        AgentUnknown if there is none and the caller might: whether an agent of others exists is theirs to know."""
+        agent, subject = check_agent_id(request.path_params["agent"]), caller(request)
         row = await self._directory.look_up(agent)
-        if row is None:
+        if row is not None:
+            self._authorizer.require_on_row(subject, verb, row)
+        else:
+            await self._authorizer.require(subject, Access(verb), agent)
             await self._data_check.check_agent()
             raise self._unknown(agent)
         return row

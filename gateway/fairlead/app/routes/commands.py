@@ -6,24 +6,32 @@ They check bodies and parameters and call `routing`. Every error names the field
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 
 import msgspec
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app.access.auditor import Auditor
+from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
 from fairlead.app.api.headers import find_header
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
+from fairlead.app.routes.stream_guard import watched
+from fairlead.authorization.policy import Access, Verb
+from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
-from fairlead.fleet.command_record import CommandRecord
+from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
+from fairlead.routing.delivery.terminal_recorder import METHODS
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -42,11 +50,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CommandRoutes:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
         self._dispatch = node.routing.dispatch
         self._inputs = node.routing.inputs
         self._results = node.routing.results
+        self._terminals = node.routing.terminals
         self._tracing = node.tracing
+        self._authorizer = node.authorizer
 
     async def post(self, request: Request) -> ASGIApp:
         """Post a command: the answer is 202 with its id, or the stream of its results if the caller accepts one."""
@@ -54,11 +65,25 @@ class CommandRoutes:
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
         opens = opening(request) if form is not None else 0.0
-        order = await _order(raw, request)
+        subject = caller(request)
+        order = await _order(raw, request, subject)
+        self._authorizer.require_still(subject, (Verb.RUN,))
+        if self._auditor.on:
+            self._auditor.note(request, order.payload, method=order.method, agent=order.agent)
+        await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
+        if self._auditor.on:
+            await self._auditor.allow(request)
         accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
-        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
+        self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
+        recorded = self._terminals.on and order.method in METHODS
+        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why, recorded)
         if form is not None:
-            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower, opens=opens)
+            pages = watched(
+                self._authorizer, subject, Verb.RESULTS, accepted.id,
+                lambda poll: self._results.read(
+                    accepted.id, 0, follow=True, follower=accepted.follower, opens=opens, poll=poll
+                ),
+            )  # fmt: skip
             return ResultStream(
                 request, form.replayed() if accepted.replayed else form, head, pages, request_trace, opens
             )
@@ -66,11 +91,16 @@ class CommandRoutes:
 
     async def get(self, request: Request) -> Response:
         found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
+        owner = OwnedCommand(found.subject, found.method, found.agent)
+        await self._authorizer.require_owned(caller(request), Verb.RESULTS, owner)
+        await self._auditor.allow(request)
         return Response(_encode(describe(found)), media_type="application/json")
 
     async def results(self, request: Request) -> ASGIApp:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
-        command = check_command_id(request.path_params["command"])
+        command, subject = check_command_id(request.path_params["command"]), caller(request)
+        await self._authorizer.require_command(subject, Verb.RESULTS, command)
+        await self._auditor.allow(request)
         offset = whole_number(request, "from", 0, 1 << 53)
         last = find_header(request, b"last-event-id")
         if last is not None:
@@ -78,12 +108,18 @@ class CommandRoutes:
             offset = offset if "from" in request.query_params else after
         follow = flag(request, "follow")
         await self._results.check(command, offset)
-        return ResultStream(request, wanted(request) or LINES, None, self._results.read(command, offset, follow))
+        pages = watched(
+            self._authorizer, subject, Verb.RESULTS, command,
+            lambda poll: self._results.read(command, offset, follow, poll=poll),
+        )  # fmt: skip
+        return ResultStream(request, wanted(request) or LINES, None, pages)
 
     async def delete(self, request: Request) -> Response:
         """Cancel a command: the answer is 202 with its current state. Cancelling a command that has ended changes
         nothing."""
         command = check_command_id(request.path_params["command"])
+        await self._authorizer.require_command(caller(request), Verb.CANCEL, command)
+        await self._auditor.allow(request)
         state = await self._dispatch.cancel(command)
         return Response(_encode(schemas.CancelledCommand(command, state)), 202, media_type="application/json")
 
@@ -91,7 +127,13 @@ class CommandRoutes:
         """Add chunk `n` of the input, and the end of the input if `end` is set."""
         command = check_command_id(request.path_params["command"])
         n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
+        subject = caller(request)
+        await self._authorizer.require_command(subject, Verb.INPUT, command)
         payload = await read_body(request, CHUNK_LIMIT)
+        self._authorizer.require_still(subject, (Verb.RUN, Verb.INPUT))
+        await self._authorizer.require_command(subject, Verb.INPUT, command)
+        self._auditor.note(request, payload, detail=f"n={n}")
+        await self._auditor.allow(request)
         if payload or not end:
             await self._inputs.add(command, n, payload, False)
             n += 1
@@ -100,7 +142,7 @@ class CommandRoutes:
         return Response(status_code=204)
 
 
-async def _order(raw: bytes, request: Request) -> CommandRequest:
+async def _order(raw: bytes, request: Request, subject: Subject) -> CommandRequest:
     body = decoded(_new_command, raw)
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
@@ -110,6 +152,7 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
         raise InvalidRequest(
             f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
         )
+    command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
     body_digest = ""
@@ -129,9 +172,33 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
         retry=body.retry,
         retain=body.retain,
         traceparent=(find_header(request, b"traceparent") or "")[:64],
-        key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
+        key_digest=hashlib.sha256(_key_of(subject, key).encode()).hexdigest() if key else "",
         body_digest=body_digest,
+        subject=subject.identity,
+        id=command,
+        signature=signature,
     )
+
+
+def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
+    """The id and the signature of a signed command; both are empty for any other."""
+    if body.id is UNSET and body.signature is UNSET:
+        return "", b""
+    if body.id is UNSET or body.signature is UNSET:
+        missing = "id" if body.id is UNSET else "signature"
+        raise InvalidRequest(
+            "a signed command has an id and a signature: expected both, or none of them", field=missing
+        )
+    if key:
+        raise InvalidRequest(
+            "a signed command is recognised by its id: expected no Idempotency-Key beside it", field="Idempotency-Key"
+        )
+    return body.id, base64.b64decode(body.signature)
+
+
+def _key_of(subject: Subject, key: str) -> str:
+    """An Idempotency-Key is the caller's own: nobody gets the command of another with the same key."""
+    return key if subject.administrator else f"{subject.identity}\0{key}"
 
 
 def _accepted(accepted: DispatchedCommand, body: bytes) -> Response:
@@ -150,7 +217,8 @@ def describe(command: CommandRecord) -> schemas.Command:
         end = end_of(command, target) if target.state.over else None
         targets.append(schemas.Target(target.agent, target.state, target.attempt, target.next, end))
     return schemas.Command(
-        command.id, command.method, command.lane, targets[0].state if len(targets) == 1 else None,
+        command.id, command.method, command.lane, command.subject or None,
+        targets[0].state if len(targets) == 1 else None,
         iso(command.created), iso(command.expires), bool(command.cancel_asked), command.seq, command.truncated,
         counts, targets,
     )  # fmt: skip

@@ -3,10 +3,9 @@
 `Server` makes a `LinkAcceptor` in place of the event loop's servers when its configuration has a direct endpoint. A new
 connection waits on the poller until its first octets arrive. The acceptor peeks at them, which leaves them in the
 socket: if they are a whole request for a link, and the endpoint takes it, the socket becomes a link's without an HTTP
-connection, a parser or a task. In every other case the event loop makes a transport of the socket for an
-`HttpConnection`, which finds the same octets there. The endpoint refuses nothing: what it does not take, the
-application refuses, in the way and with the counters and delays that it has. So whoever wants to know what is refused
-need not read this module.
+connection, a parser or a task. If the endpoint refuses it because the node has too much to do, the answer is written
+at once too. In every other case the event loop makes a transport of the socket for an `HttpConnection`, which finds the
+same octets there, and the application answers, with the counters and delays that it has.
 
 A connection that waits has the limits of an HTTP connection: it counts as one without a valid token, and its first
 octets have as much time as the head of a request. A request that arrives in pieces thus has this time twice.
@@ -50,16 +49,26 @@ connections meanwhile wait in the kernel."""
 @dataclass(frozen=True, slots=True)
 class DirectEndpoint:
     """`take` is called with the scope of a request for a link at `path`, which has its headers, subprotocols and client
-    address. It returns the listener of the link and the chosen subprotocol, or None if the application is to answer. It
-    must take no request that the application would refuse, and returns at once. `available` says whether it would take
-    a link now; while it would not, other processes that share the port accept instead, if there are any.
+    address. It returns the listener of the link, the chosen subprotocol and more headers for the answer; or a refusal;
+    or None if the application is to answer. It must take no request that the application would refuse, and returns at
+    once. `available` says whether it would take a link now; while it would not, other processes that share the port
+    accept instead, if there are any.
     """
 
     path: bytes
-    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None] | None]
+    take: Callable[[Mapping[str, Any]], tuple[Listener, str | None, response.Headers] | LinkRefusal | None]
     available: Callable[[], bool] = lambda: True
     share: PortShare | None = None
     """This process's part in accepting, if others accept from the same sockets."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRefusal:
+    """An answer after which the connection is closed."""
+
+    status: int
+    headers: response.Headers
+    body: bytes
 
 
 @dataclass(slots=True)
@@ -70,6 +79,7 @@ class _TakenLink:
     request: UpgradeRequest
     listener: Listener
     subprotocol: str | None
+    headers: response.Headers
 
 
 class LinkAcceptor:
@@ -116,7 +126,9 @@ class LinkAcceptor:
     def decide(self, accepted: AcceptedSocket, data: bytes) -> None:
         """Make a link of a socket, or hand it over to uvicorn. `data` has arrived and is still in the socket."""
         link = self._link_in(accepted, data)
-        if link is None:
+        if isinstance(link, LinkRefusal):
+            self._refuse(accepted, link)
+        elif link is None:
             task = self._loop.create_task(self._hand_over(accepted.leave()))
             self._handed_over.add(task)
             task.add_done_callback(self._handed_over.discard)
@@ -153,9 +165,9 @@ class LinkAcceptor:
         """Wait for the first octets. Raises OSError if the kernel has no memory to watch the socket."""
         AcceptedSocket(self, sock, client)
 
-    def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | None:
-        """The link that the request at the beginning of `data` asks for; None unless it is a plain request that the
-        endpoint takes."""
+    def _link_in(self, accepted: AcceptedSocket, data: bytes) -> _TakenLink | LinkRefusal | None:
+        """The link that the request at the beginning of `data` asks for, or its refusal; None unless it is a plain
+        request that the endpoint takes or refuses."""
         size = data.find(b"\r\n\r\n") + 4
         if size < 4 or self._endpoint is None:
             return None
@@ -171,15 +183,27 @@ class LinkAcceptor:
         except Exception:
             logger.exception("the endpoint failed before a link was made; the application answers")
             return None
-        return None if taken is None else _TakenLink(size, request, *taken)
+        return _TakenLink(size, request, *taken) if isinstance(taken, tuple) else taken
+
+    def _denial(self, refusal: LinkRefusal) -> bytes:
+        headers = (*self._server_state.default_headers, *refusal.headers)
+        return response.denial(refusal.status, headers, refusal.body)
+
+    def _refuse(self, accepted: AcceptedSocket, refusal: LinkRefusal) -> None:
+        sock = accepted.leave()
+        try:
+            sock.recv(MAX_PLAIN_HEAD)  # closing a socket with unread data would reset it, and lose the answer
+            sock.send(self._denial(refusal))
+        except OSError:
+            pass  # the peer has left, or does not read
+        sock.close()
 
     def _open(self, transport: SocketTransport, link: _TakenLink, received: bytes = b"") -> None:
         """Open a link. `received` is the data that followed its request."""
         context, request = self.config.context, link.request
         deflate = handshake.accept_deflate(request.extensions) if context.deflate and request.extensions else None
-        answer = response.switching_protocols(
-            request.key, link.subprotocol, deflate, self._server_state.default_headers
-        )
+        headers = (*self._server_state.default_headers, *link.headers)
+        answer = response.switching_protocols(request.key, link.subprotocol, deflate, headers)
         connections = cast("set[ServerConnection]", self.connections)
         connection = ServerConnection(transport, link.listener, context, connections, deflate=deflate is not None)
         transport.set_protocol(connection)

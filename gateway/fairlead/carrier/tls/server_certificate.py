@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fairlead.carrier.tls import openssl, ticket_keys
+from fairlead.carrier.tls.ticket_key_chain import TicketKeyChain, process_chain
 from fairlead.errors import ConfigError
 
 logger = logging.getLogger("fairlead.carrier")
@@ -42,11 +43,17 @@ class ServerCertificate:
         key: Path,
         session_keys: Path | None = None,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+        chain: TicketKeyChain | None = None,
     ) -> None:
         self._certificate = certificate
         self._key = key
         self._ticket_keys = session_keys
         self._wall_clock = wall_clock
+        self._clock = clock
+        self._chain = chain or process_chain()
+        self._chain_keys: list[bytes] = []
+        """Those of the chain that are in use, if there is no file of keys."""
         self._seen = b""
         self._failed = ""
         """Why the last reload failed; each reason is logged and counted once."""
@@ -63,8 +70,11 @@ class ServerCertificate:
         self._check_expiry()
 
     def reload(self) -> bool:
-        """Read the files if they have changed. Returns whether another certificate is in use now."""
+        """Read the files if they have changed. Returns whether another certificate is in use now. Ticket keys that come
+        from no file change with time."""
         try:
+            if self._ticket_keys is None and self._chain.keys(self._clock()) != self._chain_keys:
+                self._use_chain(self.context)
             if self._digest() == self._seen:
                 self._failed = ""
                 return False
@@ -114,11 +124,16 @@ class ServerCertificate:
         if self._ticket_keys is not None:
             ticket_keys.use(context, ticket_keys.parse(_read(self._ticket_keys).decode("ascii", "replace")))
         else:
-            openssl.set_ticket_key(context, ticket_keys.process_key())
+            self._use_chain(context)
         openssl.set_groups(context, GROUPS)
         openssl.cache_no_sessions(context)
         self.expires = _end_of(self._certificate)
         return digest, context
+
+    def _use_chain(self, context: ssl.SSLContext) -> None:
+        self._chain_keys = self._chain.keys(self._clock())
+        if openssl.find_library() is not None:  # otherwise OpenSSL has a key of its own for this context
+            ticket_keys.use(context, self._chain_keys)
 
 
 def _read(path: Path) -> bytes:

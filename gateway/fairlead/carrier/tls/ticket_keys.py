@@ -3,7 +3,7 @@
 `server_certificate` reads them with the certificate and gives them to its contexts. A file has one key on each line, as
 160 hexadecimal digits: the first key encrypts new tickets, all of them decrypt. So keys are changed by putting a new
 one first and removing the last, and a ticket of a key that is gone costs a full handshake and nothing else. Without a
-file there is one key for the process and the processes that it forks.
+file, `ticket_key_chain` makes the keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import re
 import ssl
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, Final
 
 from fairlead.carrier.tls import openssl
@@ -43,24 +42,19 @@ def parse(text: str) -> list[bytes]:
     return [bytes.fromhex(line) for line in lines]
 
 
-@cache
-def process_key() -> bytes:
-    """The key of this process and of those that it forks after the first call."""
-    return os.urandom(SIZE)
-
-
 def use(context: ssl.SSLContext, keys: Sequence[bytes]) -> None:
-    """Encrypt session tickets with the first key, and decrypt them with any. Raises ConfigError."""
+    """Encrypt session tickets with the first key from now on, and decrypt them with any. Raises ConfigError."""
     found = openssl.find_library()
     if not openssl.set_ticket_key(context, keys[0]) or found is None:
         raise ConfigError(
             "this Python's OpenSSL does not take keys for TLS session tickets: expected OpenSSL 3.0 or newer as a "
             "shared library (remove tls_ticket_keys, and clients resume sessions at the same process only)"
         )
-    if len(keys) > 1:
-        callback = _Callback(found, keys)
-        context.__dict__["ticket_callback"] = callback  # OpenSSL calls it for as long as there is the context
-        found.SSL_CTX_set_tlsext_ticket_key_evp_cb(openssl.pointer(context), callback.function)
+    # With one key OpenSSL needs no callback, which costs time. It calls one for as long as there is the context.
+    callback = _Callback(found, keys) if len(keys) > 1 else None
+    function = callback.function if callback is not None else openssl.TICKET_CALLBACK()
+    found.SSL_CTX_set_tlsext_ticket_key_evp_cb(openssl.pointer(context), function)
+    context.__dict__["ticket_callback"] = callback
 
 
 class _Parameter(ctypes.Structure):

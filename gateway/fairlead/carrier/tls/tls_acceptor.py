@@ -15,6 +15,7 @@ time twice, as without TLS. Until then the connection counts as one without a va
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.socket_transport import READABLE, WRITABLE
 from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport, server_side
-from fairlead.carrier.http_server.link_acceptor import AcceptedSocket, LinkAcceptor
+from fairlead.carrier.http_server.link_acceptor import AcceptedSocket, LinkAcceptor, LinkRefusal
 from fairlead.carrier.http_server.response import refusal
 from fairlead.telemetry.logs import LogAggregator
 
@@ -72,7 +73,11 @@ class TlsAcceptor(LinkAcceptor):
         transport = TlsTransport(accepted.leave(), tls, self.links)
         self.links.add(accepted.sock.fileno(), transport)
         try:
-            if link is not None:
+            if isinstance(link, LinkRefusal):
+                transport.set_protocol(asyncio.Protocol())
+                transport.write(self._denial(link))
+                transport.close()
+            elif link is not None:
                 self._open(transport, link, data[link.size :])
             else:
                 self._serve_http(transport, data)

@@ -19,7 +19,9 @@ from fairlead.cli.link_options import DEFAULT_LINKS, agent_token, host_of
 
 if TYPE_CHECKING:
     from fairlead.agent import Agent
+    from fairlead.agent.identity import AgentIdentity
     from fairlead.agent.settings import AgentSettings
+    from fairlead.agent.verification.trusted_keys import TrustedKeys
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
@@ -53,6 +55,12 @@ def _options(command: F) -> F:
                 help="Folder, for this agent only, in which accepted commands and unsent results survive a crash.",
             ),
             click.option(
+                "--trusted-keys",
+                type=FILE,
+                metavar="FILE",
+                help="Public keys; only commands that one of them has signed are run. Needs --journal.",
+            ),
+            click.option(
                 "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="Fact about the agent; repeatable."
             ),
             click.option(
@@ -71,8 +79,29 @@ def _options(command: F) -> F:
     return command
 
 
+def _identity_options(command: F) -> F:
+    """Add the keys of an agent that enrols."""
+    for decorate in (
+        click.option(
+            "--identity",
+            type=FILE,
+            metavar="FOLDER",
+            help="Folder, for this agent only, with the key that it makes and its credential.",
+        ),
+        click.option(
+            "--enrolment-token",
+            metavar="TOKEN",
+            help="Token with which the agent enrols once. Prefer FAIRLEAD_AGENT_ENROLMENT_TOKEN or a file.",
+        ),
+        click.option("--enrolment-token-file", type=FILE, metavar="FILE", help="File with the enrolment token."),
+    ):
+        command = decorate(command)
+    return command
+
+
 @agent.command("run", short_help="Run the built-in agent.")
 @_options
+@_identity_options
 def run(config: Path | None, **flags: object) -> None:
     """Run the built-in agent, which runs programs and copies files on this machine for the platform.
 
@@ -86,7 +115,8 @@ def run(config: Path | None, **flags: object) -> None:
     set_up(loaded.log_level, loaded.log_format)
     made = _agent(loaded)
     hide_secrets(_secrets(loaded))
-    os.environ.pop("FAIRLEAD_AGENT_TOKEN", None)
+    for name in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_AGENT_ENROLMENT_TOKEN"):
+        os.environ.pop(name, None)
     made.run()
 
 
@@ -103,6 +133,7 @@ def _secrets(loaded: AgentSettings) -> set[str]:
 
 @agent.command("check", short_help="Check the configuration without connecting.")
 @_options
+@_identity_options
 def check(config: Path | None, **flags: object) -> None:
     """Check the configuration without connecting, and print where each value comes from."""
     from fairlead.agent.settings.table import SETTINGS
@@ -145,9 +176,7 @@ def _agent(loaded: AgentSettings) -> Agent:
         logging.getLogger("fairlead.agent").warning(
             "%s has no TLS: others can read the token and all data on the way; use wss://", loaded.url
         )
-    token = agent_token(loaded.url, loaded.token, loaded.token_file)
-    if not isinstance(token, str):
-        token()  # reports a file that cannot be read before the agent starts
+    presented = _presented(loaded)
     context = None
     if loaded.ca_file is not None:
         import ssl
@@ -159,11 +188,41 @@ def _agent(loaded: AgentSettings) -> Agent:
     return builtin_agent(
         loaded.url,
         loaded.id,
-        token,
+        presented,
         facts=loaded.facts,
         ssl=context,
         proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
         journal=loaded.journal,
+        trusted_keys=_trusted_keys(loaded.trusted_keys),
         options=loaded.options,
-        private=[path for path in (loaded.token_file, loaded.file) if path is not None],
+        private=[path for path in _private(loaded) if path is not None],
     )
+
+
+def _private(loaded: AgentSettings) -> tuple[Path | None, ...]:
+    """The files of the agent's own, besides the folders of its journal and identity."""
+    return loaded.token_file, loaded.enrolment_token_file, loaded.trusted_keys, loaded.file
+
+
+def _presented(loaded: AgentSettings) -> str | Callable[[], str] | AgentIdentity:
+    """What the agent presents to the gateway: its identity, or a token. Raises ConfigError."""
+    if loaded.identity is not None:
+        from fairlead.agent.identity import AgentIdentity
+        from fairlead.agent.settings.token_file import TokenFile
+
+        file = loaded.enrolment_token_file
+        return AgentIdentity(
+            loaded.identity, loaded.enrolment_token if file is None else TokenFile(file, "enrolment_token_file")
+        )
+    token = agent_token(loaded.url, loaded.token, loaded.token_file)
+    if not isinstance(token, str):
+        token()  # reports a file that cannot be read before the agent starts
+    return token
+
+
+def _trusted_keys(path: Path | None) -> TrustedKeys | None:
+    if path is None:
+        return None
+    from fairlead.agent.verification.trusted_keys import load_trusted_keys
+
+    return load_trusted_keys(path)

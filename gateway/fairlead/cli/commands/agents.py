@@ -96,6 +96,18 @@ def disconnect(api: str, token: str | None, agent_id: str) -> None:
     click.echo(f"closed the link of {agent_id}; `fairlead agents get {agent_id} -w` shows its next one", err=True)
 
 
+@agents.command("release", short_help="Release the id of an agent from its key.")
+@api_options
+@click.argument("agent_id", metavar="AGENT", shell_complete=complete_agent)
+def release(api: str, token: str | None, agent_id: str) -> None:
+    """Release the id of an agent from its key, so that another key may enrol with it.
+
+    Do so when a machine was installed anew or replaced. Its old credential renews no more, and opens no new link.
+    """
+    call_api(api, token, lambda client: client.release(agent_id))
+    click.echo(f"released {agent_id}; the next key that enrols with this id has it", err=True)
+
+
 @agents.command("rm", short_help="Remove agents that have left.")
 @api_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")

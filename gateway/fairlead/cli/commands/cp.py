@@ -6,13 +6,14 @@ This module reads the two arguments; `transfer` copies.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.completion import complete_copy_path
+from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
     from fairlead.cli.transfer.file_copy import RemotePath
@@ -23,6 +24,7 @@ _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 
 @click.command(short_help="Copy a file to an agent, or from one.")
 @api_options
+@signing_options
 @click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),
@@ -47,6 +49,7 @@ def cp(
     quiet: bool,
     source: str,
     target: str,
+    **signing: Unpack[SigningOptions],
 ) -> None:
     """Copy a file. One of SRC and DST is AGENT:/PATH, the other a path on this machine, or - for a pipe.
 
@@ -76,7 +79,7 @@ def cp(
 
     if remote_source is None and remote_target is None:
         raise click.UsageError(f"neither {source} nor {target} is on an agent: write one of them as AGENT:/PATH")
-    ctx.exit(call_api(api, token, copy))
+    ctx.exit(call_api(api, token, copy, load_signer(signing)))
 
 
 def _remote_path(argument: str) -> RemotePath | None:

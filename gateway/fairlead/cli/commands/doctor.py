@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli import exit_codes
-from fairlead.cli.api_options import api_options, development_token, host_of_api
+from fairlead.cli.api_options import api_options, default_token, host_of_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.link_options import DEFAULT_LINKS, agent_token_options, chosen_token
 from fairlead.cli.output.formats import as_json, has_colours, report_option
@@ -67,7 +67,7 @@ def doctor(
     from fairlead.cli.doctor.link_checks import LinkChecks
     from fairlead.client import addresses
 
-    platform_token = token or development_token(api)
+    platform_token = token or asyncio.run(default_token(api))
     servers = [(url, ApiChecks(url, platform_token).checks) for url in addresses(api)]
     if admin:
         servers.append((admin, ProbeChecks(admin).checks))

@@ -6,13 +6,14 @@ to stderr, and the exit code is that of the program.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import IntegerRange, NumberRange
 from fairlead.cli.completion import complete_agent
+from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
     from fairlead.cli.terminal.results import Printer
@@ -36,6 +37,7 @@ class _ExecTerms(TypedDict):
 
 @click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
+@signing_options
 @click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),
@@ -72,6 +74,7 @@ def exec_(
     deadline: float,
     queue: float | None,
     lane: Literal["interactive", "bulk"],
+    **signing: Unpack[SigningOptions],
 ) -> None:
     """Run a program on an agent: fairlead exec agent-1 -- uname -a
 
@@ -88,10 +91,10 @@ def exec_(
     terms: _ExecTerms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
-        command = client.command(agent, "exec", payload, **terms)
+        command = client.command(agent, "exec", payload, **terms, takes_input=stdin)
         return await follow_command(command, _printer(output), pipe_stdin if stdin else None, cancels=True)
 
-    ctx.exit(call_api(api, token, run))
+    ctx.exit(call_api(api, token, run, load_signer(signing)))
 
 
 @click.command(short_help="Print the results of a command.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import click
 
@@ -17,14 +17,13 @@ from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.commands.exec import parse_environment, split_program
 from fairlead.cli.completion import complete_agent
+from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
     from fairlead.cli.terminal.raw_terminal import RawTerminal
     from fairlead.client import Client, Command
 
 DATA, RESIZE = b"\x00", b"\x01"
-INPUT_CHUNK = (64 << 10) - 1
-"""Bytes of one chunk of input, after its first byte."""
 LAST_OUTPUT_TIMEOUT = 5.0
 """Seconds to wait for the end of a program that takes no more input."""
 
@@ -32,10 +31,12 @@ LAST_OUTPUT_TIMEOUT = 5.0
 class _ShellTerms(TypedDict):
     deadline: float
     retain: Literal["window"]
+    takes_input: bool
 
 
 @click.command(short_help="Open a terminal on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
+@signing_options
 @click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),
@@ -58,6 +59,7 @@ def shell(
     cwd: str | None,
     agent: str,
     argv: tuple[str, ...],
+    **signing: Unpack[SigningOptions],
 ) -> None:
     """Open a terminal on an agent: the login shell of the agent's user, or another program.
 
@@ -75,7 +77,7 @@ def shell(
         payload["cwd"] = cwd
     if env:
         payload["env"] = parse_environment(env)
-    terms: _ShellTerms = {"deadline": deadline, "retain": "window"}
+    terms: _ShellTerms = {"deadline": deadline, "retain": "window", "takes_input": True}
 
     async def run(client: Client) -> int:
         if not is_terminal(0):
@@ -88,7 +90,7 @@ def shell(
         command = client.command(agent, "shell", {**payload, "cols": columns, "rows": rows}, **terms)
         return await _run_terminal(command, terminal)
 
-    ctx.exit(call_api(api, token, run))
+    ctx.exit(call_api(api, token, run, load_signer(signing)))
 
 
 async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
@@ -98,9 +100,11 @@ async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
     from fairlead.cli import exit_codes
     from fairlead.cli.terminal.attach import cancel_tasks
     from fairlead.cli.terminal.cancellation import cancel_command, cancelled_on_failure
-    from fairlead.cli.terminal.results import notify, report_end
+    from fairlead.cli.terminal.results import RECORDED, notify, report_end
 
     async with cancelled_on_failure(command):
+        if command.recorded:
+            notify(RECORDED)
         with terminal.raw():
             printing = asyncio.create_task(_print_output(command))
             typing = asyncio.create_task(_send_input(command, terminal))
@@ -146,8 +150,9 @@ async def _send_input(command: Command, terminal: RawTerminal) -> bool:
             if escapes.help_requested:
                 notify_raw("~. leaves and ends the program, ~~ types one ~; both at the start of a line")
                 escapes.help_requested = False
-            for i in range(0, len(data), INPUT_CHUNK):
-                await command.input(DATA + data[i : i + INPUT_CHUNK])
+            most = command.input_limit - len(DATA)
+            for i in range(0, len(data), most):
+                await command.input(DATA + data[i : i + most])
             if escapes.left or terminal.ended:
                 return True
     except InvalidRequest:

@@ -61,6 +61,10 @@ QUIET = 5.0
     help="Time between two events of a chatty agent.",
 )  # fmt: skip
 @click.option(
+    "--in-progress", type=IntegerRange(1, 10_000_000), metavar="N",
+    help="Attempts between connect and welcome at once, at most. [default: 256 a process, 2048 in all]",
+)  # fmt: skip
+@click.option(
     "--storm-every", type=NumberRange(1, 86400), default=60.0, show_default=True, metavar="SECONDS",
     help="Time between two storms; the first is when all links are open.",
 )  # fmt: skip
@@ -69,7 +73,8 @@ QUIET = 5.0
 def swarm(
     ctx: click.Context, url: str, agents: int, processes: int | None, rate: float, profile: str,
     duration: float | None, agent_token: str | None, agent_token_file: Path | None, id_prefix: str,
-    source: tuple[str, ...], output_bytes: int | None, event_every: float, storm_every: float, output: str,
+    source: tuple[str, ...], output_bytes: int | None, event_every: float, in_progress: int | None, storm_every: float,
+    output: str,
 ) -> None:  # fmt: skip
     """Load a gateway with simulated agents, and count what happens to them."""
     import asyncio
@@ -95,6 +100,7 @@ def swarm(
         output=64 if output_bytes is None else output_bytes,
         chatty_output=4096 if output_bytes is None else output_bytes,
         event_every=event_every,
+        in_progress=in_progress or 0,
     )
     check_open_files(options.agents, options.processes)
     if advice := check_ports(options.agents, options.sources, secure=address.startswith("wss:")):

@@ -18,6 +18,7 @@ from pathlib import Path
 import click
 
 from fairlead.cli.api_options import connect
+from fairlead.cli.demo.demo_enrolment import DemoEnrolment
 from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import HOST, DemoPorts, NodePorts
 from fairlead.cli.demo.processes import ChildProcess, Process, ValkeyProcess, describe_end, tail
@@ -49,6 +50,7 @@ class Demo:
         self._restarted: list[RestartedProcess] = []
         """Every process that has been ready."""
         self._agent_names = [f"agent-{i + 1}" for i in range(agents)]
+        self._enrolment = DemoEnrolment(data)
         self._signals = 0
 
     async def run(self) -> int:
@@ -86,7 +88,7 @@ class Demo:
             raise ConfigError(
                 f"cannot create the folder {self._data}: {e.strerror}; name another with --data FOLDER"
             ) from e
-        async with connect(self._api, None) as client:
+        async with await connect(self._api, None) as client:
             await self._start(client)
             await self._print_welcome(client)
             await self._supervise()
@@ -102,14 +104,16 @@ class Demo:
 
     async def _start(self, client: Client) -> None:
         await self._start_valkey()
+        self._enrolment.make_issuer_key()
         await self._start_nodes()
         await self._load_balancer.start()
         _report(f"agents: starting, logs in {self._data}/agent-*.log")
         # The first agents start one by one, so that each goes to another node; the others start together.
         first = len(self._nodes)
+        token = await self._enrolment.token(client, self._agent_names)
         for name in self._agent_names[:first]:
-            await self._start_agents(client, [name])
-        await self._start_agents(client, self._agent_names[first:])
+            await self._start_agents(client, [name], token)
+        await self._start_agents(client, self._agent_names[first:], token)
 
     async def _start_valkey(self) -> None:
         async def is_ready() -> bool:
@@ -135,9 +139,16 @@ class Demo:
             _report(f"{child.name}: ready (pid {child.pid})")
             self._restart_when_ended(child, is_ready, f"Its agents {move}, and their programs go on running")
 
-    async def _start_agents(self, client: Client, names: list[str]) -> None:
-        config = f"--config={os.devnull}"  # not the configuration of an agent that is installed on this machine
-        agents = [self._child(name, "agent", "run", config, f"--url={self._links}", f"--id={name}") for name in names]
+    async def _start_agents(self, client: Client, names: list[str], token: str) -> None:
+        agents = []
+        for name in names:
+            flags = [
+                f"--config={os.devnull}",  # not the configuration of an agent that is installed on this machine
+                f"--url={self._links}",
+                f"--id={name}",
+                f"--identity={self._enrolment.folder(name)}",
+            ]
+            agents.append(self._child(name, "agent", "run", *flags, FAIRLEAD_AGENT_ENROLMENT_TOKEN=token))
         self._agents += agents
         for child in agents:
             await child.start()
@@ -154,13 +165,14 @@ class Demo:
             "api-port": ports.api,
             "admin-port": ports.admin,
             "redis": self._valkey.server.url,
+            "issuer-key": self._enrolment.issuer_key,
             "drain-timeout": 5,  # nobody wants to wait a minute for a demo to end
         }
         return self._child(name, "serve", *(f"--{key}={value}" for key, value in flags.items()))
 
-    def _child(self, name: str, *args: str) -> ChildProcess:
+    def _child(self, name: str, *args: str, **variables: str) -> ChildProcess:
         env = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-        env["PYTHONUNBUFFERED"] = "1"
+        env |= {"PYTHONUNBUFFERED": "1", **variables}
         # -P: a folder in the working directory must not replace a module of the standard library.
         return ChildProcess(name, [sys.executable, "-P", "-m", "fairlead", *args], self._data / f"{name}.log", env)
 

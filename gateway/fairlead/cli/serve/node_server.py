@@ -20,7 +20,7 @@ import uvloop
 from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
 from fairlead.app.connection_close import closing_connections_while
-from fairlead.app.factory import LINK_PATH, api_app, link_app, link_endpoint
+from fairlead.app.factory import LINK_PATH, api_app, enrolment_routes, link_app, link_endpoint
 from fairlead.carrier.epoll.poller import AVAILABLE
 from fairlead.carrier.http_server.admission import Admission, admin_admission
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint
@@ -98,7 +98,7 @@ async def serve_node(
     drains, and this raises FairleadError. Signals within `same_stop` seconds of the first belong to the same stop.
     """
     lost = ""
-    async with Node(settings, redis_url) as node:
+    async with Node(settings, redis_url, sockets.siblings) as node:
         certificates = Certificates(settings, node.metrics)
         servers = _make_servers(node, sockets, same_stop, certificates)
         # Whatever has been imported and created so far lives as long as the process, so no collection needs to examine
@@ -168,7 +168,8 @@ def _make_servers(node: Node, sockets: NodeSockets, same_stop: float, certificat
     admin = config(admin_app(node), path=path, timer_wheel=timer_wheel, admission=probes, stop_timeout=1)
     endpoint = link_endpoint(node, failures)
     link = config(
-        link_app(endpoint), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
+        link_app(endpoint, enrolment_routes(node, failures)), timer_wheel=timer_wheel,
+        context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6, epoll=_links_on_epoll(settings),
         direct=DirectEndpoint(LINK_PATH.encode(), endpoint.take, endpoint.available, sockets.share),
         certificate=certificates.link,

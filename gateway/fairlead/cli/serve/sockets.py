@@ -2,9 +2,10 @@
 
 Called by `serve` and `workers`. A port in use is the error that everyone meets first: it becomes a ConfigError before
 Redis is asked or a process is forked. The sockets do not listen yet, because a listening socket accepts connections:
-the servers call listen() once they can answer. Workers share the API port with SO_REUSEPORT: the kernel spreads
-connections over all sockets *that listen*. So the supervisor can hold a socket that is only bound, which reserves the
-port while no worker uses it.
+the servers call listen() once they can answer. The link port's sockets are inherited by all workers, which accept from
+them in turn (`carrier.accept`). Workers share the API port with SO_REUSEPORT: the kernel spreads connections over all
+sockets *that listen*. So the supervisor can hold a socket that is only bound, which reserves the port while no worker
+uses it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
@@ -27,6 +29,8 @@ class NodeSockets:
     admin: list[socket.socket] | Path
     share: PortShare | None = None
     """A worker's part in accepting, if all workers accept links from the same sockets."""
+    siblings: SiblingDoorbells | None = None
+    """The way to the other workers."""
 
 
 def bind_node(settings: Settings) -> NodeSockets:

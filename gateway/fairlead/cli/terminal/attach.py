@@ -17,9 +17,8 @@ from typing import Any
 from fairlead.cli import exit_codes
 from fairlead.cli.terminal import stdio
 from fairlead.cli.terminal.cancellation import cancel_command
-from fairlead.cli.terminal.results import Printer, notify, results_hint
+from fairlead.cli.terminal.results import RECORDED, Printer, notify, results_hint
 from fairlead.client import Command, End
-from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
 END_TIMEOUT = 10.0
@@ -66,6 +65,8 @@ async def _wait_first(printing: asyncio.Task[End], interrupt: asyncio.Future[Non
 async def _print_results(command: Command, printer: Printer, feed: Feed | None, opened: asyncio.Future[None]) -> End:
     async with command:
         opened.set_result(None)
+        if command.recorded:
+            notify(RECORDED)
         feeding = asyncio.create_task(_feed(command, feed)) if feed is not None else None
         try:
             async for chunk in command:
@@ -88,7 +89,7 @@ async def _feed(command: Command, feed: Feed) -> None:
 
 async def pipe_stdin(command: Command, prefix: bytes = b"") -> None:
     """Send our stdin to the remote program, with `prefix` before each chunk, until its end of file."""
-    while data := await stdio.read(0, CHUNK - len(prefix)):
+    while data := await stdio.read(0, command.input_limit - len(prefix)):
         await command.input(prefix + data)
     await command.input(b"", end=True)
 

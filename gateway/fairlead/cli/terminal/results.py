@@ -100,6 +100,9 @@ def results_hint(command: str) -> str:
     return f"`fairlead results {command}` shows its results" if command else "the gateway has not given it an id yet"
 
 
+RECORDED = "the gateway records what this terminal shows"
+
+
 def notify(text: str) -> None:
     """Print a message to the user on stderr, in one line."""
     print(f"fairlead: {plain(text)}", file=sys.stderr, flush=True)

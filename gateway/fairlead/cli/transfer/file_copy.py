@@ -20,7 +20,6 @@ from fairlead.cli.terminal.results import notify, report_end
 from fairlead.cli.transfer.local_files import LocalSource, LocalTarget, open_target
 from fairlead.cli.transfer.progress import CopyProgress
 from fairlead.client import Client, Command, End
-from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
 DIGEST_BLOCK = 1 << 20
@@ -113,7 +112,9 @@ async def upload(client: Client, source: str, target: RemotePath, options: CopyO
         payload: dict[str, object] = {"path": target.path, "overwrite": options.overwrite, "parents": options.parents}
         if local.size is not None and local.mode is not None:
             payload |= {"size": local.size, "mode": f"{local.mode:04o}", "sha256": await _digest(local)}
-        command = client.command(target.agent, "file.put", payload, deadline=options.deadline, lane="bulk")
+        command = client.command(
+            target.agent, "file.put", payload, deadline=options.deadline, lane="bulk", takes_input=True
+        )
         with CopyProgress(target.path.rpartition("/")[2], local.size, options.quiet) as progress:
             async with cancelled_on_failure(command):
                 end, digest, size = await _send(command, local, progress)
@@ -134,7 +135,7 @@ async def _send(command: Command, local: LocalSource, progress: CopyProgress) ->
 
     async def send() -> None:
         nonlocal size
-        while data := await local.read(CHUNK):
+        while data := await local.read(command.input_limit):
             await command.input(data)
             digest.update(data)
             size += len(data)

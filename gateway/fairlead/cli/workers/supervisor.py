@@ -24,9 +24,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fairlead.bus.sibling_doorbells import SiblingSockets
 from fairlead.carrier.accept.worker_loads import WorkerLoads
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
-from fairlead.carrier.tls.ticket_keys import process_key
+from fairlead.carrier.tls.ticket_key_chain import TicketKeyChain, process_chain
 from fairlead.cli import exit_codes
 from fairlead.cli.child_processes import describe_exit
 from fairlead.cli.serve.node_server import accepts_on_epoll, describe_valkey_end
@@ -76,6 +77,7 @@ class Supervisor:
         self._deadline = 0.0
         self._code = exit_codes.OK
         self._valkey: EmbeddedValkey | None = None
+        self._ticket_keys: TicketKeyChain | None = None
 
     def run(self) -> int:
         """Run until stopped. Returns 0 if all workers have drained, 1 if one failed or had to be killed. Raises
@@ -90,7 +92,7 @@ class Supervisor:
                 signal.signal(number, lambda *_: None)
             if self._settings.link_tls_cert is not None or self._settings.api_tls_cert is not None:
                 signal.signal(signal.SIGHUP, lambda *_: None)  # it is passed on, and a child that starts ignores it
-                process_key()  # created before the forks, so that each worker accepts the others' session tickets
+                self._ticket_keys = process_chain()  # before the forks: workers accept each other's session tickets
             link_port, api_port, admin = self._open_ports(stack)
             folder = Path(stack.enter_context(_private_folder()))
             redis_url = self._redis_url(stack)
@@ -98,7 +100,9 @@ class Supervisor:
             workers = [
                 Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
             ]
-            inherited = InheritedSockets(self._link_sockets, self._loads, admin)
+            siblings = SiblingSockets([worker.node for worker in workers])
+            stack.callback(siblings.close)
+            inherited = InheritedSockets(self._link_sockets, self._loads, admin, siblings)
             self._workers = [
                 ForkedProcess(
                     f"worker {worker.node}",
@@ -150,6 +154,8 @@ class Supervisor:
         assert self._admin is not None
         while not (self._stopping and not any(worker.pid for worker in self._workers)):
             self._status.record_pass()
+            if self._ticket_keys is not None:
+                self._ticket_keys.keys(time.monotonic())  # no process that is forked later learns keys of the past
             for child in (*self._workers, self._admin):
                 if not child.pid and child.wait <= 0 and (not self._stopping or child is self._admin):
                     child.start()

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import uvloop
 
+from fairlead.bus.sibling_doorbells import SiblingSockets
 from fairlead.carrier.accept.worker_loads import PortShare, WorkerLoads
 from fairlead.carrier.http_server.admission import admin_admission
 from fairlead.carrier.http_server.uvicorn_server import Server, config
@@ -45,6 +46,7 @@ class InheritedSockets:
     """From which all workers accept; empty if each of them binds its own."""
     loads: WorkerLoads
     admin: list[socket.socket]
+    siblings: SiblingSockets
 
 
 def run_worker(settings: Settings, redis_url: str, worker: Worker, inherited: InheritedSockets, wake_fd: int) -> None:
@@ -62,6 +64,7 @@ def run_worker(settings: Settings, redis_url: str, worker: Worker, inherited: In
         bind("api", settings.api_host, settings.api_port, shared=True),
         worker.path,
         PortShare(inherited.loads, worker.number) if inherited.link else None,
+        inherited.siblings.of(worker.node),
     )
     ready = partial(_write_byte, wake_fd, READY + worker.number)
     uvloop.run(serve_node(settings, redis_url, sockets, ready, same_stop=math.inf))

@@ -1,8 +1,9 @@
 #!lua
--- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
--- '1' if a missing row has been lost, ms for which attempts of one boot are ordered.
+-- KEYS: agent row, open, bound key. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
+-- '1' if a missing row has been lost, ms for which attempts of one boot are ordered,
+-- thumbprint of the key that the agent has proved to hold ('' if none).
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, last move by a rebalance ms, '1' if that move led
--- to this claim, open…} | {'older' | 'late' | 'lost', gen}.
+-- to this claim, open…} | {'older' | 'late' | 'lost' | 'key', gen}.
 -- A re-claim succeeds unless the row holds another session with a newer generation, whatever else Redis may have lost.
 -- If Redis had lost the row, the link of that session may still be the older one. A re-claim keeps its generation
 -- unless it needs a newer one: among several links that claim again after a loss, the one that was claimed last has the
@@ -19,6 +20,13 @@ local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up', 'moved', 'drained')
 local gen, own = tonumber(row[1]) or 0, tonumber(ARGV[7])
 if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
+-- A link that claims again has proved its key before. A binding that Redis has lost is written again; one that was
+-- released is an empty string, and is left to the next enrolment.
+if not own then
+  local bound = redis.call('GET', KEYS[3])
+  if bound and bound ~= ARGV[10] then return {'key', string.format('%.0f', gen)} end
+  if not bound and ARGV[10] ~= '' then redis.call('SET', KEYS[3], ARGV[10]) end
+end
 local conn, ahead = tonumber(row[3]) or 0, false
 if row[2] == ARGV[2] then
   local recent = now - (tonumber(row[6]) or 0) < tonumber(ARGV[9])

@@ -1,11 +1,13 @@
 #!lua
--- KEYS: agent row. ARGV: limit of labels, then per label: key, '1' to set or '' to remove, value.
+-- KEYS: agent row. ARGV: limit of labels, the labels as JSON that the row must still have or '' for any, then per
+-- label: key, '1' to set or '' to remove, value.
 -- After the call, labels that Redis lost before no longer count as missing, because the platform has set them again.
--- Returns {'ok', labels as JSON} | {'unknown'} | {'full', count}. Either all changes are made or none.
+-- Returns {'ok', labels as JSON} | {'unknown'} | {'changed'} | {'full', count}. Either all changes are made or none.
 local row = redis.call('HMGET', KEYS[1], 'gen', 'labels')
 if not row[1] then return {'unknown'} end
+if ARGV[2] ~= '' and (row[2] or '{}') ~= ARGV[2] then return {'changed'} end
 local labels, count = cjson.decode(row[2] or '{}'), 0
-for i = 2, #ARGV, 3 do
+for i = 3, #ARGV, 3 do
   if ARGV[i + 1] == '1' then labels[ARGV[i]] = ARGV[i + 2] else labels[ARGV[i]] = nil end
 end
 for _ in pairs(labels) do count = count + 1 end

@@ -17,12 +17,16 @@ from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import answers_or_errors
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 
 logger = logging.getLogger(__name__)
 
 BATCH = 256
 """Leases released at once: more than one batch of the store takes. More of them would only wait there."""
+BESIDE_CLAIMS = 16
+"""Leases released at once while claims and other calls of their priority wait: when a fleet has lost its links and
+comes back, agents wait for their claims, and nobody for these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,8 @@ class LeaseReleaser:
 
     async def release_some(self) -> None:
         """Release one batch. What Redis did not answer goes back into the queue."""
-        batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
+        most = BESIDE_CLAIMS if self._store.waiting(Priority.BACKGROUND) else BATCH
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), most))]
         answers = await answers_or_errors(
             [self._directory.release(e.agent, e.sid, e.code, e.drained, e.reason) for e in batch]
         )

@@ -12,9 +12,10 @@ import secrets
 import msgspec
 
 from fairlead.carrier.timer_wheel import TimeoutQueue
-from fairlead.errors import InvalidRequest
+from fairlead.errors import InvalidRequest, Unauthorized
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
+from fairlead.identity.link_challenge import LinkChallenge
 from fairlead.routing.agents.lease_release import LeaseReleaser
 from fairlead.routing.agents.registration import Registration
 from fairlead.routing.background_tasks import BackgroundTasks
@@ -52,9 +53,10 @@ class LinkHandler:
         self._telemetry = telemetry
         self._tasks = tasks
 
-    def link_accepted(self, session: Session, address: str) -> None:
-        """A link from this address is accepted, and its connection is about to be open."""
-        self._hub.opening.add(session, address)
+    def link_accepted(self, session: Session, address: str, challenge: LinkChallenge | None) -> None:
+        """A link from this address is accepted, and its connection is about to be open. `challenge` is what its hello
+        has to prove if it was opened with a credential."""
+        self._hub.opening.add(session, address, challenge)
         self._hello_deadline.add(session, self._close_late)
 
     def link_opened(self, session: Session) -> None:
@@ -63,13 +65,19 @@ class LinkHandler:
 
     def hello_received(self, session: Session, hello: Hello) -> None:
         self._hello_deadline.discard(session)
-        self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._telemetry.hello_received(session)
         try:
             check_agent_id(hello.agent)
         except InvalidRequest as e:
             session.close(CloseCode.PROTOCOL, e.message)
             return
+        challenge = self._hub.opening.challenge(session)
+        if challenge is not None:
+            try:
+                challenge.check(hello.agent, hello.proof)
+            except Unauthorized as e:
+                session.close(CloseCode.IDENTITY, e.message)
+                return
         facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
         session.identify(hello, facts, secrets.token_hex(8))
         if len(facts) > FACTS_LIMIT:
@@ -78,6 +86,7 @@ class LinkHandler:
                 f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
             )
             return
+        self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._tasks.spawn(self._registration.register(session, hello))
 
     def messages_pending(self, session: Session) -> None:

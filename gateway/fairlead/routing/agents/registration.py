@@ -107,6 +107,7 @@ class Registration:
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
                 session.close(CloseCode.INTERNAL, "the gateway could not register this agent")
+        self._hub.opening.discard(session)  # it may take seconds to close a link that will not be welcomed
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
             self._lease_releaser.add(session, CloseCode.ABNORMAL, "the link was lost before its welcome")
@@ -123,12 +124,16 @@ class Registration:
         self._hub.begin_registration(session)
         claimed = await self._directory.claim(
             session.agent, lease, known.boot, known.conn, known.sid, known.facts, membership.valid_until(),
-            known=membership.rebuilding and known.conn > 1,
+            known=membership.rebuilding and known.conn > 1, thumbprint=self._proved_key(session),
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
                 raise BusUnavailable("the claim came too late and was refused")
-            session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
+            if claimed.why == "key":
+                logger.warning("refused a link for agent %s: its id is bound to another key", session.agent)
+                session.close(CloseCode.IDENTITY, "this id is bound to another key: use that key, or another id")
+            else:
+                session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.claimed(claimed.gen)
         if claimed.moved:
@@ -150,6 +155,11 @@ class Registration:
             return False
         self._welcome(session, hello, claimed, taken)
         return True
+
+    def _proved_key(self, session: Session) -> str:
+        """The thumbprint of the key that the agent has proved to hold; "" if it came with the shared token."""
+        challenge = self._hub.opening.challenge(session)
+        return "" if challenge is None else challenge.credential.thumbprint
 
     def _note_move(self, session: Session, claimed: Claimed) -> None:
         """Record that a rebalance has moved the agent, either to this node or before that."""

@@ -19,7 +19,7 @@ from fairlead.errors import (
     RecordExpired,
     Unavailable,
 )
-from fairlead.fleet.command_record import CommandRecord, NewRecord, StoredEnd
+from fairlead.fleet.command_record import CommandOutcome, CommandRecord, NewRecord, StoredEnd
 from fairlead.fleet.directory_replies import LimitReached
 from fairlead.fleet.node_table import AWAY_MS, Presence
 from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, AgentRow, TargetState
@@ -76,8 +76,11 @@ class Dispatcher:
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
-        command = uuid7(self._membership.now(), random.randbytes(10))
-        if request.key_digest:
+        command = request.id or uuid7(self._membership.now(), random.randbytes(10))
+        if request.id:
+            if (before := await self._posted_before(request)) is not None:
+                return before
+        elif request.key_digest:
             command, before = await self._recall(request, command)
             if before is not None:
                 return before
@@ -111,13 +114,28 @@ class Dispatcher:
         if found is not None:
             return first, DispatchedCommand(first, found.targets[0].state, "", "", replayed=True)
         if outcome is not None:
-            raise RecordExpired(
-                f"command {first}, posted under this Idempotency-Key before, ended as {outcome.state}; its record was "
-                "kept for the retention time and is gone. It was not run again: use a new key to do so",
-                id=first,
-                state=outcome.state.value,
-            )
+            raise _record_expired(first, outcome, "under this Idempotency-Key", "use a new key to do so")
         return first, None  # it was refused, or its node died before it wrote the record
+
+    async def _posted_before(self, request: CommandRequest) -> DispatchedCommand | None:
+        """What has become of the signed command `request` if it was posted before, otherwise None. Its id is its
+        key."""
+        record, remembered = self._records.look_up(request.id), self._records.outcome(request.id)
+        found, outcome = await record, await remembered
+        if found is not None:
+            # The gateway cannot verify the signature, so an equal one proves neither the agent nor the method.
+            if (found.signature, found.subject, found.agent, found.method) != (
+                request.signature, request.subject, request.agent, request.method,
+            ):  # fmt: skip
+                raise IdempotencyConflict(
+                    f"command {request.id} was posted with another signature, agent or method: sign a new command "
+                    "under a new id",
+                    id=request.id,
+                )
+            return DispatchedCommand(request.id, found.targets[0].state, "", "", replayed=True)
+        if outcome is not None:
+            raise _record_expired(request.id, outcome, "with this signature", "sign a new command to do so")
+        return None
 
     async def _place_and_follow(
         self, command: str, request: CommandRequest, request_trace: RequestTrace | None
@@ -148,13 +166,16 @@ class Dispatcher:
             traceparent, began = self._tracing.traceparent_for(command, request.traceparent), 0
         else:
             traceparent, began = request_trace.traceparent, request_trace.began
-        bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest else 0
+        bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest or request.id else 0
         record = NewRecord(
             command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
-            hold, request.retry, request.retain, traceparent, began, bound_until,
+            hold, request.retry, request.retain, traceparent, began, bound_until, request.subject,
+            request.signature,
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
         written, row = await self._writer.write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
+        if written is Written.BEFORE and request.id and (before := await self._posted_before(request)) is not None:
+            return before  # at the same moment, by another call
         if written is not Written.NEW:
             follower = None  # the record was there before our answer arrived, and so may have been its first doorbell
         try:
@@ -245,6 +266,15 @@ class Dispatcher:
                 if row is not None and row.lease:
                     self._inbox.ring(row.lease, (CancelRequested(target.agent, command),))
         return (await self.look_up(command)).targets[0].state
+
+
+def _record_expired(command: str, outcome: CommandOutcome, posted: str, advice: str) -> RecordExpired:
+    return RecordExpired(
+        f"command {command}, posted {posted} before, ended as {outcome.state}; its record was kept for the retention "
+        f"time and is gone. It was not run again: {advice}",
+        id=command,
+        state=outcome.state.value,
+    )
 
 
 def _refusal(request: CommandRequest, row: LimitReached | None) -> FairleadError:

@@ -24,6 +24,11 @@ class CommandRequest(msgspec.Struct, frozen=True):
     key_digest: str
     """The digest of its Idempotency-Key, "" if it has none."""
     body_digest: str
+    subject: str = ""
+    """Who posted it."""
+    id: str = ""
+    """The id that the caller has chosen and signed; "" if the gateway chooses it."""
+    signature: bytes = b""
 
 
 class DispatchedCommand(msgspec.Struct, frozen=True):

@@ -54,18 +54,18 @@ class ResultReader:
         self._membership = membership
 
     async def read(
-        self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0
-    ) -> AsyncGenerator[ResultsUpdate]:
+        self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0,
+        poll: float = POLL_INTERVAL,
+    ) -> AsyncGenerator[ResultsUpdate]:  # fmt: skip
         """Yield results from `offset` on, as they come, until the command is over.
 
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
         the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
-        then. Without `follow` it ends where the results end now. Raises CommandUnknown, InvalidRequest and
-        ResultsTrimmed if there are no such results, RecordLost if they are lost, and BusUnavailable without Redis.
+        then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where they end now.
+        Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are none, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
-        at, read = offset, 0
-        clock, opened = asyncio.get_running_loop().time, not opens
+        at, read, clock, opened = offset, 0, asyncio.get_running_loop().time, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
@@ -101,7 +101,7 @@ class ResultReader:
                         continue
                     opened = True
                     yield ResultsUpdate([])
-                if not await follower.wait(POLL_INTERVAL):
+                if not await follower.wait(poll):
                     yield ResultsUpdate([])
 
     async def check(self, command: str, offset: int) -> None:

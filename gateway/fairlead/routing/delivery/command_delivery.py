@@ -12,11 +12,13 @@ from collections.abc import Iterable
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import Delivery, Settled
+from fairlead.fleet.schema import TargetState
 from fairlead.hub.delivery_queue import DeliveryQueue
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.input_delivery import InputDelivery
+from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -35,6 +37,7 @@ class CommandDelivery:
         self,
         fleet: FleetStore,
         completion: Completion,
+        terminals: TerminalRecorder,
         telemetry: TelemetryRecorder,
         membership: Membership,
         tasks: BackgroundTasks,
@@ -44,8 +47,9 @@ class CommandDelivery:
         silent."""
         self._store = fleet.store
         self._records = fleet.records
-        self.input = InputDelivery(fleet, tasks, timeout)
+        self.input = InputDelivery(fleet, terminals, tasks, timeout)
         self._completion = completion
+        self._terminals = terminals
         self._telemetry = telemetry
         self._membership = membership
         self._tasks = tasks
@@ -98,6 +102,11 @@ class CommandDelivery:
         found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):
             self.nothing_to_deliver(session.agent, command, found)
+        elif session.ready and (how := await self._terminals.begin(command, session.agent, found)) is not None:
+            ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
+            if ended.why == "ok":
+                state, code = TargetState.FAILED.value, how.code
+                self._completion.completed(command, session.agent, state, ended.followers, code, found.origin)
         elif session.ready:
             self._send(session, command, found, timing)
 
@@ -135,7 +144,7 @@ class CommandDelivery:
                 Cmd(
                     id=command, method=found.origin.method, payload=found.payload, deadline=found.left,
                     lane=found.lane, credit=session.window, attempt=found.attempt,  # type: ignore[arg-type]
-                    traceparent=traceparent, retry=found.retry,  # type: ignore[arg-type]
+                    traceparent=traceparent, sig=found.signature, retry=found.retry,  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
         self.resume(session, command, found.cancelled, found.has_input)

@@ -11,6 +11,7 @@ import logging
 from fairlead.errors import BusUnavailable
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.wire.gateway_stream import GatewayStream
@@ -20,10 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class InputDelivery:
-    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, timeout: float) -> None:
+    def __init__(self, fleet: FleetStore, terminals: TerminalRecorder, tasks: BackgroundTasks, timeout: float) -> None:
         """`timeout` is the number of seconds without reading after which an agent is too slow."""
         self._store = fleet.store
         self._records = fleet.records
+        self._terminals = terminals
         self._tasks = tasks
         self._timeout = timeout
 
@@ -61,8 +63,9 @@ class InputDelivery:
         finally:
             stream.end_feeding()
 
-    @staticmethod
-    def _send(session: Session, command: str, stream: GatewayStream, chunks: list[tuple[int, bytes, bool]]) -> bool:
+    def _send(
+        self, session: Session, command: str, stream: GatewayStream, chunks: list[tuple[int, bytes, bool]]
+    ) -> bool:
         """Send what the credit allows. Returns False if there is nothing more to send for now."""
         for number, payload, end in chunks:
             if number != stream.input_next:
@@ -81,5 +84,6 @@ class InputDelivery:
                 session.send(End(id=command, total=stream.input_next))
                 return False
             session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
+            self._terminals.input_sent(command, payload)
             stream.fed(len(payload))
         return True

@@ -18,6 +18,8 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.append_ops import append_ops, error_code
+from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
+from fairlead.routing.delivery.terminal_recording import OUTPUT
 from fairlead.routing.eviction import close_superseded
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -42,7 +44,7 @@ TIMEOUT = 300.0
 class Batch:
     """The messages that one pass of the recorder stores, by command."""
 
-    __slots__ = ("codes", "events", "grants", "numbered", "ops", "pending", "sizes")
+    __slots__ = ("codes", "events", "grants", "numbered", "ops", "pending", "sizes", "terminals")
 
     def __init__(self, messages: list[FromAgent | None]) -> None:
         self.ops: dict[str, list[Arg]] = {}
@@ -55,6 +57,8 @@ class Batch:
         """The bytes of results of each command."""
         self.grants: dict[str, int] = {}
         """The bytes of unwanted chunks of each command, which are granted back at once."""
+        self.terminals: list[Chunk | End] = []
+        """The output of terminals that is not recorded yet, and the ends of all commands."""
         self.numbered = self.pending = 0
         """The messages that the receipt counts, and the bytes that the session counts as pending."""
         for message in messages:
@@ -66,8 +70,12 @@ class Batch:
                 self.ops.setdefault(message.id, []).extend(append_ops(message))
                 if isinstance(message, Chunk):
                     self.sizes[message.id] = self.sizes.get(message.id, 0) + len(message.payload)
+                    if message.kind == OUTPUT:
+                        self.terminals.append(message)
                 else:
                     self.codes[message.id] = error_code(message)
+                    if isinstance(message, End):
+                        self.terminals.append(message)
             elif isinstance(message, Credit):
                 self.grants[message.id] = self.grants.get(message.id, 0) + message.bytes
 
@@ -77,6 +85,7 @@ class Recorder:
         self,
         fleet: FleetStore,
         completion: Completion,
+        terminals: TerminalRecorder,
         telemetry: TelemetryRecorder,
         tasks: BackgroundTasks,
         metrics: Metrics,
@@ -85,6 +94,7 @@ class Recorder:
         self._directory = fleet.directory
         self._records = fleet.records
         self._completion = completion
+        self._terminals = terminals
         self._telemetry = telemetry
         self._tasks = tasks
         self._metrics = metrics
@@ -126,6 +136,8 @@ class Recorder:
         """Try once to store what is left of the batch, and remove from it what is stored. Returns False if a newer link
         owns the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
+        if batch.terminals and self._terminals.on:
+            await self._record_terminals(session, batch)
         appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
@@ -154,17 +166,22 @@ class Recorder:
             raise failure
         return True
 
+    async def _record_terminals(self, session: Session, batch: Batch) -> None:
+        """Record what is about to be stored, and end the commands that could not be recorded: nothing of their output
+        is stored. Raises BusUnavailable."""
+        failed = await self._terminals.write(session.agent, batch.terminals)
+        for command, how in failed.items():
+            await self._end(session, command, how)
+            batch.ops.pop(command, None)
+        batch.terminals.clear()
+
     async def _stored(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """Do what follows from the answer to an append. `code` is that of the error with which the agent ended the
         command."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap: the command is ended", command, session.agent, extra=about)
-            how = StoredEnd(code="results_gap", message="some of the results were lost")
-            ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
-            self._dismiss(session, command)
-            if ended.why == "ok":
-                self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
+            await self._end(session, command, StoredEnd(code="results_gap", message="some of the results were lost"))
         elif stored.why == "fenced":
             session.close_stream(command)
             session.stop_timing(command)
@@ -180,6 +197,13 @@ class Recorder:
             self._completion.notify(command, stored.followers)
             if stored.held > HELD_LIMIT:
                 session.withhold(command)
+
+    async def _end(self, session: Session, command: str, how: StoredEnd) -> None:
+        """End a command as failed that the agent still runs, and tell the agent to stop it. Raises BusUnavailable."""
+        ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
+        self._dismiss(session, command)
+        if ended.why == "ok":
+            self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
 
     async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """Do what follows after the agent has ended the command."""

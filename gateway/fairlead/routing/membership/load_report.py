@@ -58,7 +58,7 @@ class LoadReport:
         self._traffic = traffic
         self._loop_lag = loop_lag
         self._capacity = settings.capacity
-        self._accept_rate = settings.accept_rate
+        self._accept_rate = settings.planned_accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0

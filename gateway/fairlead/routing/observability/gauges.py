@@ -5,6 +5,7 @@ The node calls each function once, when the objects that are read exist.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from functools import partial
 
@@ -29,6 +30,11 @@ def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
     )
     metrics.add_gauge(
         "fairlead_links_opening_limit", "The most links that may wait for their welcome now", lambda: hub.opening.bound
+    )
+    metrics.add_gauge(
+        "fairlead_oldest_claim_age_seconds",
+        "Time since the hello of the link that has waited longest for this node to welcome it",
+        lambda: hub.opening.oldest_claim(asyncio.get_running_loop().time()),
     )
     metrics.add_gauge("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
     metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))

@@ -63,7 +63,7 @@ class AgentPool:
         self._events = 0
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
-        self._dial_queue = DialQueue(self._dial, concurrent(options.processes))
+        self._dial_queue = DialQueue(self._dial, concurrent(options.processes, options.in_progress))
         self._recent = 0.0
         """When agents were last welcomed, with the resolution of one tick."""
         self._dropped: dict[int, float] = {}

@@ -20,8 +20,10 @@ ANSWER_TIMEOUT = 30.0
 """Seconds after the upgrade for which an attempt without an answer is in progress: as long as an agent waits."""
 
 
-def concurrent(processes: int) -> int:
-    """The maximum number of attempts in progress in each of `processes`."""
+def concurrent(processes: int, in_progress: int = 0) -> int:
+    """The maximum number of attempts in progress in each of `processes`; `in_progress` in all of them, if it is set."""
+    if in_progress:
+        return max(1, in_progress // processes)
     return min(CONCURRENT, max(8, CONCURRENT_OF_ALL // processes))
 
 

@@ -52,9 +52,14 @@ _HOST_FILES = "/etc", "/home", "~"
 """Folders that contain such files directly (/etc/ld.so.preload, ~/.profile), but whose subfolders are not protected."""
 
 
-def own_paths(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> list[ProtectedPath]:
-    """The agent's own paths: the files that it was given, its journal, and the systemd unit that it runs as."""
+def own_paths(
+    files: Iterable[Path | str], journal: str | os.PathLike[str] | None, identity: Path | None = None
+) -> list[ProtectedPath]:
+    """The agent's own paths: the files that it was given, its journal, its identity, and the systemd unit that it runs
+    as."""
     found = [ProtectedPath(os.path.abspath(path), "one of the agent's own files", secret=True) for path in files]
+    if identity is not None:
+        found.append(ProtectedPath(os.path.abspath(identity), "the agent's identity", whole=True, secret=True))
     if journal is not None:
         found.append(ProtectedPath(os.path.abspath(journal), "the agent's journal", whole=True, secret=True))
     try:

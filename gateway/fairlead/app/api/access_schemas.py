@@ -1,0 +1,117 @@
+"""The bodies of requests and answers about access: tokens, callers, rights. `schemas` says how they are used."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from fairlead.authorization.policy_file import NAME, NAME_RULE
+
+DAY = 86_400
+
+AccessName = Annotated[str, Meta(pattern=rf"^{NAME}\Z", description=f"a name ({NAME_RULE})")]
+
+
+class NewServiceToken(Struct, forbid_unknown_fields=True):
+    """A service token to create. Two tokens may have the same name, so that one can replace the other without a gap."""
+
+    name: AccessName
+    roles: Annotated[
+        Annotated[list[AccessName], Meta(min_length=1, max_length=100)] | None,
+        Meta(description="The roles to which the token is limited, of those that are bound to its name; null for all."),
+    ] = None
+    lifetime: Annotated[float, Meta(ge=60, le=366 * DAY, description="Seconds until the token expires.")] = 90.0 * DAY
+
+
+class StoredServiceToken(Struct):
+    """A service token without its secret. `roles` are those to which it is limited, null for all that are bound to its
+    name; `used` is accurate to a minute."""
+
+    id: str
+    name: str
+    roles: list[str] | None
+    created: str
+    created_by: str
+    expires: str
+    expired: bool
+    used: Annotated[str | None, Meta(description="When it was last used; null if it never was.")]
+
+
+class CreatedServiceToken(StoredServiceToken, kw_only=True):
+    """A new service token. `token` is its text, which cannot be shown again."""
+
+    token: str
+
+
+class ServiceTokenList(Struct):
+    """All service tokens, ordered by name and creation."""
+
+    tokens: list[StoredServiceToken]
+
+
+class NewEnrolmentToken(Struct, forbid_unknown_fields=True):
+    """An enrolment token to create."""
+
+    agents: Annotated[
+        str,
+        Meta(min_length=1, max_length=128, description="The ids that may enrol with it: `?` stands for one character, "
+             "`*` for any number of them."),
+    ]  # fmt: skip
+    uses: Annotated[int, Meta(ge=1, le=100_000, description="How many agents it enrols.")] = 1
+    lifetime: Annotated[float, Meta(ge=60, le=366 * DAY, description="Seconds until the token expires.")] = 1.0 * DAY
+
+
+class StoredEnrolmentToken(Struct):
+    """An enrolment token without its secret. `used` is the number of agents that it has enrolled."""
+
+    id: str
+    agents: str
+    uses: int
+    used: int
+    created: str
+    created_by: str
+    expires: str
+    expired: bool
+
+
+class CreatedEnrolmentToken(StoredEnrolmentToken, kw_only=True):
+    """A new enrolment token. `token` is its text, which cannot be shown again."""
+
+    token: str
+
+
+class EnrolmentTokenList(Struct):
+    """All enrolment tokens, the newest first."""
+
+    tokens: list[StoredEnrolmentToken]
+
+
+class Caller(Struct):
+    """Who the caller is. An administrator may do everything and has no roles. `roles` are those that the caller has
+    now; `unbound` are those to which its token is limited and which are not bound to its name."""
+
+    subject: str
+    administrator: bool
+    roles: list[str]
+    unbound: list[str]
+    expires: Annotated[
+        str | None, Meta(description="When the service token or the JWT expires; null for the platform token.")
+    ]
+    issuer: Annotated[str | None, Meta(description="The URL of a user's issuer; null for a token.")]
+    groups: Annotated[list[str], Meta(description="The groups of a user, as the issuer names them.")]
+
+
+class AllowingRule(Struct):
+    """A rule that allows it on some agents: those that `agents` describes, as in the file of roles."""
+
+    role: str
+    agents: str
+
+
+class Permission(Struct):
+    """Whether the caller may. `reason` names the role that allows it, or what is missing."""
+
+    allowed: bool
+    reason: str
+    rules: Annotated[list[AllowingRule], Meta(description="The rules that allow it at least on some agents.")]

@@ -1,0 +1,112 @@
+"""The handlers of `/v1/enrolment-tokens` and of an agent's key: who may become an agent of the fleet, and who is one.
+
+Only a token's digest is stored, so its text is in the answer to its creation and nowhere else. A node without an
+issuer's key enrols nobody and says so.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.app.access.auditor import Auditor
+from fairlead.app.access.caller import caller
+from fairlead.app.api import access_schemas
+from fairlead.app.api.problems import NotFound
+from fairlead.app.api.request_body import decoded, read_body
+from fairlead.app.api.schemas import iso
+from fairlead.authorization.policy import Verb
+from fairlead.errors import InvalidRequest, Unavailable
+from fairlead.fleet.tokens.enrolment_tokens import TOKENS_LIMIT, StoredEnrolment
+from fairlead.identity.credential import LEEWAY, LIFETIME_LIMIT
+from fairlead.identity.enrolment_token import (
+    ID_BYTES,
+    SECRET_BYTES,
+    EnrolmentToken,
+    check_pattern,
+    is_token_id,
+    new_token,
+)
+from fairlead.node import Node
+from fairlead.routing.agents.enrolment import Enrolment
+from fairlead.wire.ids import check_agent_id
+
+BODY_LIMIT = 8 << 10
+
+_new_token = msgspec.json.Decoder(access_schemas.NewEnrolmentToken)
+_decode = msgspec.json.Decoder(EnrolmentToken).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class EnrolmentTokenRoutes:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
+        self._enrolment = node.enrolment
+        self._authorizer = node.authorizer
+        self._membership = node.membership
+
+    async def list(self, request: Request) -> Response:
+        stored = await self._used().tokens.all(self._membership.now())
+        shown = sorted((self._describe(one) for one in stored), key=lambda token: token.created, reverse=True)
+        await self._auditor.allow(request, len(shown))
+        return Response(_encode(access_schemas.EnrolmentTokenList(shown)), media_type="application/json")
+
+    async def create(self, request: Request) -> Response:
+        body = decoded(_new_token, await read_body(request, BODY_LIMIT))
+        creator = caller(request)
+        self._authorizer.require_still(creator, (Verb.ENROLMENT,))
+        enrolment, now = self._used(), self._membership.now()
+        id, digest, text = new_token(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
+        expires = now + int(body.lifetime * 1000)
+        token = EnrolmentToken(id, digest, now, expires, check_pattern(body.agents), body.uses, creator.identity)
+        self._auditor.note(request, detail=f"{id} for {token.uses} agents {token.agents}")
+        if await enrolment.tokens.full():
+            raise Unavailable(
+                f"there are {TOKENS_LIMIT} enrolment tokens, the maximum: revoke those that are not needed"
+            )
+        await self._auditor.allow(request)
+        await enrolment.tokens.add(id, _encode(token), expires)
+        shown = msgspec.structs.asdict(self._describe(StoredEnrolment(_encode(token), 0)))
+        answer = access_schemas.CreatedEnrolmentToken(**shown, token=text)
+        return Response(_encode(answer), 201, {"cache-control": "no-store"}, media_type="application/json")
+
+    async def revoke(self, request: Request) -> Response:
+        id = request.path_params["token"]
+        if not is_token_id(id):  # what it is instead may be a whole token, so it is not repeated
+            raise InvalidRequest(
+                "invalid id of an enrolment token: expected 12 digits of 0-9 a-f, which stand after `fl_enrol_` in the "
+                "token",
+                field="token",
+            )
+        enrolment = self._used()
+        await self._auditor.allow(request)
+        if not await enrolment.tokens.remove(id):
+            raise NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")
+        return Response(status_code=204)
+
+    async def release(self, request: Request) -> Response:
+        """End the binding of an agent's id to its key."""
+        agent = check_agent_id(request.path_params["agent"])
+        enrolment = self._used()
+        await self._auditor.allow(request)
+        if not await enrolment.keys.release(agent, LIFETIME_LIMIT + LEEWAY):
+            raise NotFound(f"the id of agent {agent!r} is not bound to a key: it may enrol with any")
+        return Response(status_code=204)
+
+    def _used(self) -> Enrolment:
+        if self._enrolment is None:
+            raise InvalidRequest(
+                "this gateway enrols no agents: expected the setting issuer_key, the file of a private key that all "
+                "nodes share"
+            )
+        return self._enrolment
+
+    def _describe(self, stored: StoredEnrolment) -> access_schemas.StoredEnrolmentToken:
+        token = _decode(stored.token)
+        return access_schemas.StoredEnrolmentToken(
+            token.id, token.agents, token.uses, stored.used, iso(token.created) or "", token.created_by,
+            iso(token.expires) or "", token.expires <= self._membership.now(),
+        )  # fmt: skip

@@ -1,0 +1,89 @@
+"""`fairlead enrolment-tokens`: creates the tokens with which new agents enrol, lists them, and revokes them.
+
+The text of a new token is the only thing on stdout, so that it can be piped to where it belongs; it is never shown
+again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.api_options import api_options, call_api
+from fairlead.cli.click_extensions import Group, parse_lifetime
+from fairlead.cli.output.formats import View, output_option, render
+from fairlead.cli.output.table import format_table
+
+if TYPE_CHECKING:
+    from fairlead.client import Client
+
+
+@click.group("enrolment-tokens", cls=Group)
+def enrolment_tokens() -> None:
+    """Create, list and revoke the tokens with which new agents enrol."""
+
+
+@enrolment_tokens.command("create", short_help="Create an enrolment token.")
+@api_options
+@click.option(
+    "--uses", type=click.IntRange(1, 100_000), default=1, show_default=True, metavar="N",
+    help="How many agents it enrols.",
+)  # fmt: skip
+@click.option(
+    "--expires", "lifetime", callback=parse_lifetime, default="24h", show_default=True, metavar="LIFETIME",
+    help="When the token expires: 30m, 12h or 90d; 366d at most.",
+)  # fmt: skip
+@click.argument("agents", metavar="PATTERN")
+def create(api: str, token: str | None, uses: int, lifetime: float, agents: str) -> None:
+    """Create an enrolment token: fairlead enrolment-tokens create 'web-*' --uses 20
+
+    PATTERN says which ids may enrol with it: `?` stands for one character, `*` for any number of them. Prints the
+    token, which is not shown again.
+    """
+    made = call_api(api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime))
+    click.echo(
+        f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
+        "not shown again",
+        err=True,
+    )
+    click.echo(made.token)
+
+
+@enrolment_tokens.command("ls", short_help="List enrolment tokens.")
+@api_options
+@output_option
+def ls(api: str, token: str | None, output: str) -> None:
+    """List all enrolment tokens, without their secrets."""
+    import msgspec
+
+    found = call_api(api, token, lambda client: client.enrolment_tokens())
+    head = ("ID", "AGENTS", "USED", "EXPIRES")
+    rows = [
+        (one.id, one.agents, f"{one.used} of {one.uses}", "expired" if one.expired else one.expires) for one in found
+    ]
+    wide = [(*row, one.created, one.created_by) for row, one in zip(rows, found, strict=True)]
+    view = View(
+        [one.id for one in found],
+        {"tokens": msgspec.to_builtins(found)},
+        format_table(head, rows),
+        format_table((*head, "CREATED", "BY"), wide),
+    )
+    click.echo(render(view, output), nl=False)
+
+
+@enrolment_tokens.command("revoke", short_help="Revoke enrolment tokens.")
+@api_options
+@click.argument("wanted", metavar="ID...", nargs=-1, required=True)
+def revoke(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
+    """Revoke enrolment tokens: fairlead enrolment-tokens revoke 1f6b29d4c0aa
+
+    A revoked token enrols nobody any more. Agents that it has enrolled stay.
+    """
+
+    async def work(client: Client) -> None:
+        for id in dict.fromkeys(wanted):
+            await client.revoke_enrolment_token(id)
+            click.echo(f"revoked {id}")
+
+    call_api(api, token, work)

@@ -1,0 +1,147 @@
+"""Reads the file of issuers: TOML with one table for each issuer whose JWTs callers of the API may present.
+
+    [issuers.company]
+    url = "https://login.example.com"
+    audience = "fairlead"
+    user_claim = "email"        # `sub` by default
+    groups_claim = "groups"     # no groups by default
+    algorithms = ["RS256"]      # all of ALGORITHMS by default
+    ca = "/etc/fairlead/company-ca.pem"
+    refused_keys = ["2026-10"]
+
+Every error names the table and the member, what is expected and what to do; all errors are reported at once. It does
+no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fairlead.configuration.loopback import is_loopback
+from fairlead.errors import ConfigError
+
+SIZE_LIMIT: Final = 1 << 18
+ISSUERS_LIMIT: Final = 32
+ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA",
+)  # fmt: skip
+"""The signatures that can be accepted. All are asymmetric: with HS256 an issuer's public key would be the secret."""
+NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
+NAME_RULE: Final = "1 to 63 characters of A-Z a-z 0-9 . _ -, the first a letter or digit"
+_MEMBERS = ("url", "audience", "user_claim", "groups_claim", "algorithms", "ca", "refused_keys")
+_CLAIM = re.compile(r"[!-~]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class TrustedIssuer:
+    """`refused_keys` are ids of keys that are not accepted although the issuer may still publish them."""
+
+    name: str
+    url: str
+    audience: str
+    user_claim: str = "sub"
+    groups_claim: str = ""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    ca: Path | None = None
+    refused_keys: frozenset[str] = frozenset()
+
+
+def parse_issuers(raw: bytes, source: str) -> tuple[TrustedIssuer, ...]:
+    """The issuers of a file; `source` is its name in errors. Raises ConfigError."""
+    if len(raw) > SIZE_LIMIT:
+        raise ConfigError(f"{source}: {len(raw)} bytes exceed the maximum of {SIZE_LIMIT}: expected a smaller file")
+    try:
+        parsed = tomllib.loads(raw.decode())
+    except ValueError as e:  # not TOML, or not UTF-8
+        raise ConfigError(f"{source}: not valid TOML ({e}): expected tables such as [issuers.company]") from e
+    reader = _Reader(source)
+    issuers = reader.issuers(parsed)
+    if reader.errors:
+        raise ConfigError("\n".join(reader.errors[:20]))
+    return issuers
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self.errors: list[str] = []
+
+    def issuers(self, parsed: dict[str, Any]) -> tuple[TrustedIssuer, ...]:
+        for name in parsed.keys() - {"issuers"}:
+            self._fault("the file", f"has the unknown member {name[:80]!r}", "tables such as [issuers.company]")
+        tables = parsed.get("issuers", {})
+        if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
+            self._fault("issuers", "is not a table of tables", "tables such as [issuers.company]")
+            return ()
+        if len(tables) > ISSUERS_LIMIT:
+            self._fault("issuers", f"has {len(tables)} members", f"at most {ISSUERS_LIMIT}")
+        found = [self._issuer(name, table) for name, table in tables.items()]
+        urls = [one.url for one in found]
+        for one in found:
+            if urls.count(one.url) > 1:
+                self._fault(f"issuers.{one.name}.url", f"is {one.url!r}, as in another table", "each issuer once")
+        return tuple(found)
+
+    def _issuer(self, name: str, table: dict[str, Any]) -> TrustedIssuer:
+        where = f"issuers.{name}"
+        if re.fullmatch(NAME, name) is None:
+            self._fault(where, "has an invalid name", NAME_RULE)
+        for member in table.keys() - set(_MEMBERS):
+            self._fault(where, f"has the unknown member {member[:80]!r}", ", ".join(_MEMBERS))
+        url = self._text(table, "url", where, "")
+        if problem := _url_problem(url):
+            self._fault(f"{where}.url", problem, "https://HOST, as the issuer calls itself in its JWTs")
+        audience = self._text(table, "audience", where, "")
+        if not audience:
+            self._fault(f"{where}.audience", "is missing", "the audience of the JWTs, usually a client id")
+        user, groups = self._text(table, "user_claim", where, "sub"), self._text(table, "groups_claim", where, "")
+        for member, claim in (("user_claim", user), ("groups_claim", groups)):
+            if _CLAIM.fullmatch(claim) is None and member in table:
+                self._fault(f"{where}.{member}", f"is {claim[:80]!r}", "the name of a claim, such as email")
+        algorithms = self._texts(table, "algorithms", where, ALGORITHMS)
+        for one in algorithms:
+            if one not in ALGORITHMS:
+                self._fault(f"{where}.algorithms", f"contains {one[:80]!r}", ", ".join(ALGORITHMS))
+        if not algorithms:
+            self._fault(f"{where}.algorithms", "is empty", f"some of {', '.join(ALGORITHMS)} (or remove it)")
+        ca = self._text(table, "ca", where, "")
+        refused = frozenset(self._texts(table, "refused_keys", where, ()))
+        return TrustedIssuer(name, url, audience, user, groups, algorithms, Path(ca) if ca else None, refused)
+
+    def _text(self, table: dict[str, Any], member: str, where: str, default: str) -> str:
+        value = table.get(member, default)
+        if isinstance(value, str) and value.isprintable() and len(value) <= 1_024:
+            return value
+        self._fault(f"{where}.{member}", "is not text of at most 1024 printable characters", "text in quotes")
+        return default
+
+    def _texts(self, table: dict[str, Any], member: str, where: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        value = table.get(member, default)
+        if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value) and len(value) <= 1_000:
+            return tuple(value)
+        self._fault(f"{where}.{member}", "is not a list of texts", f'a list such as ["{member}"]')
+        return default
+
+    def _fault(self, where: str, problem: str, expected: str) -> None:
+        self.errors.append(f"{self._source}: {where} {problem}: expected {expected}")
+
+
+def _url_problem(url: str) -> str:
+    """What keeps a URL from being that of an issuer; "" if nothing does."""
+    if not url:
+        return "is missing"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return f"is {url[:80]!r}, which is no URL"
+    if parts.scheme not in ("https", "http") or not host or parts.query or parts.fragment or parts.username:
+        return f"is {url[:80]!r}"
+    if parts.scheme == "http" and not is_loopback(host):
+        return f"is {url[:80]!r}, over which anybody in between could send keys"
+    return ""

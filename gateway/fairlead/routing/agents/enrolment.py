@@ -1,0 +1,98 @@
+"""Enrols agents: exchanges an enrolment token and a new key for a credential, and renews credentials.
+
+The API's endpoint calls it. An id is bound to the key that enrolled it first: another key with the same id is refused,
+whatever token it has, until an administrator releases the id. Nothing here depends on a clock of the agent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from fairlead.errors import Unauthorized
+from fairlead.fleet.tokens.agent_keys import AgentKeys
+from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
+from fairlead.identity.agent_key import public_key, thumbprint
+from fairlead.identity.credential import AgentCredential, CredentialIssuer, CredentialVerifier
+from fairlead.identity.enrolment_token import EnrolmentToken, check_enrolment, split_token
+from fairlead.identity.proof import check_proof, enrolment_statement, renewal_statement
+from fairlead.wire.ids import check_agent_id
+
+logger = logging.getLogger(__name__)
+
+_decode = msgspec.json.Decoder(EnrolmentToken).decode
+
+
+class EnrolmentRequest(msgspec.Struct, frozen=True):
+    token: str
+    agent: str
+    key: str
+    """The public half, in base64url."""
+    proof: str
+
+
+class Enrolment:
+    def __init__(
+        self,
+        issuer: CredentialIssuer,
+        verifier: CredentialVerifier,
+        tokens: EnrolmentTokens,
+        keys: AgentKeys,
+        now: Callable[[], int],
+        new_id: Callable[[], str],
+        lifetime: int,
+    ) -> None:
+        """`now` is the time of Redis in ms, `new_id` makes the ids of credentials, which live `lifetime` seconds."""
+        self._issuer = issuer
+        self.verifier = verifier
+        self.tokens = tokens
+        self.keys = keys
+        self._now = now
+        self._new_id = new_id
+        self.lifetime = lifetime
+
+    async def enrol(self, request: EnrolmentRequest) -> str:
+        """A credential for a new agent. Raises InvalidRequest, Unauthorized or BusUnavailable."""
+        agent, public = check_agent_id(request.agent), public_key(request.key)
+        id, secret = split_token(request.token) or ("", "")
+        stored = await self.tokens.read(id) if id else None
+        token = None if stored is None else _decode(stored.token)
+        # Whether a use is left is decided by `use`, which knows an agent that repeats its enrolment.
+        check_enrolment(token, secret, agent, 0, self._now())
+        assert token is not None
+        check_proof(public, request.proof, enrolment_statement(id, agent, public))
+        if not await self.tokens.use(id, agent, thumbprint(public), token.uses):
+            check_enrolment(token, secret, agent, token.uses, self._now())
+        await self._check_binding(agent, public)
+        logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
+        return self._issue(agent, public)
+
+    async def renew(self, text: str, proof: str) -> str:
+        """A credential in place of an earlier one, which may have expired: an agent that was away for long still has
+        its key, and whether the id is bound to it decides. Raises Unauthorized or BusUnavailable."""
+        credential = self.verifier.verify(text, self._now() // 1000, may_be_expired=True)
+        check_proof(credential.public, proof, renewal_statement(credential.agent, text))
+        await self.check_bound(credential)
+        return self._issue(credential.agent, credential.public)
+
+    async def check_bound(self, credential: AgentCredential) -> None:
+        """Raises Unauthorized if the credential's id is not, or no longer, bound to its key."""
+        if await self.keys.bound(credential.agent) != credential.thumbprint:
+            raise _bound_elsewhere(credential.agent)
+
+    async def _check_binding(self, agent: str, public: bytes) -> None:
+        if await self.keys.bind(agent, thumbprint(public)) != thumbprint(public):
+            logger.warning("refused to enrol agent %s with key %s: the id has another key", agent, thumbprint(public))
+            raise _bound_elsewhere(agent)
+
+    def _issue(self, agent: str, public: bytes) -> str:
+        return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self.lifetime)
+
+
+def _bound_elsewhere(agent: str) -> Unauthorized:
+    return Unauthorized(
+        f"agent {agent} is bound to another key: use that key, another id, or have an administrator release the id",
+        reason="key",
+    )

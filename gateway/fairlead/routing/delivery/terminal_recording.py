@@ -1,0 +1,96 @@
+"""The recording of one terminal as an asciicast file, version 2: a header line, then one line for each event.
+
+`TerminalRecorder` feeds it and writes what it gives to the file. It is pure: the time is an argument. Only what the
+terminal shows is recorded, and its size; what is typed is not, because it may be a password that nobody sees.
+
+Source of the format: https://docs.asciinema.org/manual/asciicast/v2/
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import Final
+
+import msgspec
+
+from fairlead.signing.errors import SignatureRejected
+from fairlead.signing.input_signature import unpack_input
+
+OUTPUT: Final = "pty"
+"""The kind of the chunks that a terminal's output is sent in."""
+RESIZE: Final = 1
+"""The first octet of an input chunk with the terminal's new size. Data has 0."""
+RESIZES: Final = 64
+"""How many new sizes may wait for the next output. Programs redraw after each, so more are never needed."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Size(msgspec.Struct):
+    cols: int = 80
+    rows: int = 24
+    term: str = ""
+
+
+_decode_size = msgspec.json.Decoder(_Size).decode
+
+
+def _size(payload: bytes) -> _Size | None:
+    """The size in a payload of `shell`, or in a resize; None if it is not valid, which the agent then refuses."""
+    try:
+        return _decode_size(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+
+
+class TerminalRecording:
+    def __init__(self, title: str, payload: bytes, began: float, next_chunk: int = 0, signed: bool = False) -> None:
+        """`payload` is that of the command, and `began` the time since 1970 in seconds. A recording that begins while
+        the terminal is open has its first output in chunk `next_chunk`. `signed` says that the input is signed."""
+        self.next = next_chunk
+        """The number of the next chunk of output: an agent sends again what it has no receipt for."""
+        self._signed = signed
+        self._began = began
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        size = _size(payload) or _Size()
+        header = {
+            "version": 2, "width": size.cols, "height": size.rows, "timestamp": int(began), "title": title,
+            "env": {"TERM": size.term} if size.term else {},
+        }  # fmt: skip
+        self._lines = [_encode(header) + b"\n"]
+        self._resizes = 0
+
+    def output(self, n: int, data: bytes, now: float) -> None:
+        """Record chunk `n`, unless it is recorded already. A character may be cut between two chunks."""
+        if n < self.next:
+            return
+        self.next = n + 1
+        if text := self._decoder.decode(data):
+            self._add(now, "o", text)
+
+    def resized(self, payload: bytes, now: float) -> None:
+        """Record the new size of the terminal, if this chunk of input has one."""
+        if self._signed:
+            try:
+                payload = unpack_input(payload)[2]
+            except SignatureRejected:
+                return  # the agent refuses it
+        if payload[:1] != bytes((RESIZE,)) or self._resizes >= RESIZES:
+            return
+        if (size := _size(payload[1:])) is not None:
+            self._resizes += 1
+            self._add(now, "r", f"{size.cols}x{size.rows}")
+
+    def ended(self, state: str, now: float) -> None:
+        """Record how the command ended, as a marker: a file without it was cut off."""
+        self._add(now, "m", f"ended: {state}")
+
+    def take(self) -> bytes:
+        """The lines that are not written yet."""
+        data = b"".join(self._lines)
+        self._lines.clear()
+        self._resizes = 0
+        return data
+
+    def _add(self, now: float, code: str, text: str) -> None:
+        self._lines.append(_encode((round(max(now - self._began, 0.0), 6), code, text)) + b"\n")

@@ -1,0 +1,198 @@
+"""Agents that prove who they are, at real nodes: an attacker with a credential of its own, with a stolen one or with
+the shared token takes nobody's id, and the real agent's link stays."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import msgspec
+import pytest
+import websockets
+
+from fairlead.fleet.tokens.agent_keys import AgentKeys
+from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
+from fairlead.identity.agent_key import AgentKey, base64url
+from fairlead.identity.credential import CredentialIssuer
+from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
+from fairlead.identity.proof import enrolment_statement, link_statement, prove, renewal_statement
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
+
+from support.fixtures import RedisOf
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import AGENT_TOKEN, ScriptedAgent
+
+FAR = 4_000_000_000_000
+
+
+class IdentitySite:
+    """A node that enrols agents, what its administrator does, and agents that follow the protocol as they like."""
+
+    def __init__(self, node: GatewayProcess, store: Pipeliner) -> None:
+        self.node, self.store = node, store
+        self.tokens, self.keys = EnrolmentTokens(store), AgentKeys(store)
+        self.http = httpx2.AsyncClient(base_url=node.link.replace("ws://", "http://"), timeout=30.0, trust_env=False)
+        self._agents: list[ScriptedAgent] = []
+
+    async def token(self, uses: int = 100) -> str:
+        id, digest, text = new_token(os.urandom(ID_BYTES + SECRET_BYTES))
+        await self.tokens.add(id, msgspec.json.encode(EnrolmentToken(id, digest, 0, FAR, "*", uses)), FAR)
+        return text
+
+    async def enrol(self, agent: str, key: AgentKey) -> httpx2.Response:
+        token = await self.token()
+        id, _ = split_token(token) or ("", "")
+        proof = prove(key, enrolment_statement(id, agent, key.public))
+        body = {"token": token, "agent": agent, "key": base64url(key.public), "proof": proof}
+        return await self.http.post("/v1/enrolments", json=body)
+
+    async def credential(self, agent: str, key: AgentKey) -> str:
+        answer = await self.enrol(agent, key)
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["credential"])
+
+    async def dial(self, agent: str, credential: str) -> tuple[ScriptedAgent, str]:
+        """An agent whose link is open, and the nonce that it was given."""
+        socket = await websockets.connect(
+            f"{self.node.link}/v1/link",
+            subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
+            additional_headers={"Authorization": f"Bearer {credential}"},
+            compression=None,
+            ping_interval=None,
+            proxy=None,
+        )
+        self._agents.append(ScriptedAgent(socket, SUBPROTOCOL_MSGPACK, agent))
+        assert socket.response is not None
+        return self._agents[-1], socket.response.headers.get("fairlead-nonce", "")
+
+    async def link(self, agent: str, credential: str, key: AgentKey, conn: int = 1) -> ScriptedAgent:
+        dialled, nonce = await self.dial(agent, credential)
+        await dialled.greet(conn=conn, proof=prove(key, link_statement(nonce, agent, credential)))
+        return dialled
+
+    async def close_code(self, agent: str, credential: str, proof: str = "", key: AgentKey | None = None) -> int:
+        """The code with which a link is closed whose hello has this proof, or one with `key`."""
+        dialled, nonce = await self.dial(agent, credential)
+        if key is not None:
+            proof = prove(key, link_statement(nonce, agent, credential))
+        await dialled.send(Hello(agent=agent, boot=secrets.token_hex(8), conn=1, proof=proof))
+        return await dialled.close_code()
+
+    async def aclose(self) -> None:
+        for agent in self._agents:
+            agent.socket.transport.abort()
+        await self.http.aclose()
+
+
+@pytest.fixture(params=["epoll", "asyncio"])
+async def site(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    redis_of: RedisOf,
+) -> AsyncIterator[IdentitySite]:
+    """Links are accepted in two ways: directly on the epoll, and by uvicorn."""
+    key = make_issuer_key(tmp_path)
+    node = make_gateway(own_valkey.url, "--issuer-key", str(key), "--link-transport", str(request.param))
+    made = IdentitySite(node, await redis_of(own_valkey))
+    yield made
+    await made.aclose()
+
+
+def make_issuer_key(folder: Path) -> Path:
+    key = folder / "issuer.pem"
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, timeout=30)
+    return key
+
+
+def new_key() -> AgentKey:
+    return AgentKey(os.urandom(32))
+
+
+async def still_linked(agent: ScriptedAgent) -> None:
+    await (await agent.socket.ping())
+
+
+async def test_an_agent_enrols_links_and_renews(site: IdentitySite) -> None:
+    key = new_key()
+    credential = await site.credential("web-1", key)
+    agent = await site.link("web-1", credential, key)
+    proof = prove(key, renewal_statement("web-1", credential))
+    renewed = await site.http.post("/v1/renewals", json={"credential": credential, "proof": proof})
+    assert renewed.status_code == 201, renewed.text
+    await still_linked(agent)
+    await still_linked(await site.link("web-1", renewed.json()["credential"], key, conn=2))
+
+
+async def test_nobody_takes_the_id_of_an_agent_with_a_key(site: IdentitySite) -> None:
+    """Ten attempts of each kind: the link of the real agent stays."""
+    victim_key, attacker_key = new_key(), new_key()
+    stolen = await site.credential("victim", victim_key)
+    victim = await site.link("victim", stolen, victim_key)
+    own = await site.credential("attacker", attacker_key)
+    _, nonce = await site.dial("victim", stolen)
+    overheard = prove(victim_key, link_statement(nonce, "victim", stolen))
+    for _ in range(10):
+        assert await site.close_code("victim", AGENT_TOKEN) == CloseCode.IDENTITY
+        assert await site.close_code("victim", own, key=attacker_key) == CloseCode.IDENTITY
+        assert await site.close_code("victim", stolen, key=attacker_key) == CloseCode.IDENTITY
+        assert await site.close_code("victim", stolen, overheard) == CloseCode.IDENTITY
+        assert await site.close_code("victim", stolen) == CloseCode.IDENTITY
+    answer = await site.enrol("victim", attacker_key)
+    assert answer.status_code == 401
+    assert "bound to another key" in answer.text
+    await still_linked(victim)
+
+
+async def test_a_forged_credential_opens_no_link(site: IdentitySite) -> None:
+    forged = CredentialIssuer(b"x" * 32, "fairlead").issue("id", "web-1", new_key().public, 1_700_000_000, 3600)
+    for credential in (forged, "a.b.c", AGENT_TOKEN + ".x.y"):
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await site.dial("web-1", credential)
+        assert refused.value.response.status_code == 401
+
+
+async def test_the_shared_token_still_opens_links_for_ids_without_a_key(site: IdentitySite) -> None:
+    dialled, nonce = await site.dial("plain", AGENT_TOKEN)
+    assert nonce == ""
+    await dialled.greet()
+
+
+async def test_a_released_id_is_the_next_keys(site: IdentitySite) -> None:
+    old, new = new_key(), new_key()
+    first = await site.credential("web-1", old)
+    assert await site.keys.release("web-1", 3600)
+    assert await site.close_code("web-1", first, key=old) == CloseCode.IDENTITY
+    second = await site.credential("web-1", new)
+    await still_linked(await site.link("web-1", second, new))
+    assert await site.close_code("web-1", first, key=old) == CloseCode.IDENTITY
+
+
+async def test_a_binding_that_redis_has_lost_is_written_again_by_the_agent(site: IdentitySite) -> None:
+    key = new_key()
+    credential = await site.credential("web-1", key)
+    await site.store.submit("DEL", "fl1:bound_key:{web-1}")
+    await site.link("web-1", credential, key)
+    assert await site.close_code("web-1", AGENT_TOKEN) == CloseCode.IDENTITY
+
+
+async def test_broken_requests_are_refused(site: IdentitySite) -> None:
+    for path, body, status in (
+        ("/v1/enrolments", b"", 400),
+        ("/v1/enrolments", b"{}", 422),
+        ("/v1/enrolments", b"[" * 4_000, 400),
+        ("/v1/enrolments", b"x" * 9_000, 413),
+        ("/v1/renewals", b'{"credential": "", "proof": ""}', 401),
+        ("/v1/renewals", b'{"credential": 7, "proof": ""}', 422),
+    ):
+        answer = await site.http.post(path, content=body)
+        assert answer.status_code == status, (body[:30], answer.text)
+        assert (await site.http.get(path)).status_code == 405

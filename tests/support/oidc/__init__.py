@@ -1,0 +1,1 @@
+"""An OpenID provider of the tests."""

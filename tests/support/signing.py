@@ -1,0 +1,30 @@
+"""Signs commands of the link protocol as a caller does, for the tests of whoever verifies them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+from fairlead.signing.command_signature import CommandSignature, CommandTerms, Input
+from fairlead.signing.keys import PrivateKey
+from fairlead.wire.messages import Cmd
+
+AGENT = "agent-1"
+
+
+def unix_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def signed(
+    key: PrivateKey, method: str, payload: bytes = b"{}", *, agent: str = AGENT, id: str = "",
+    lane: str = "interactive", retry: str = "never", input: Input = "none", issued: int | None = None,
+    valid: int = 60_000,
+) -> Cmd:  # fmt: skip
+    """A command that `key` has signed, as a gateway delivers it."""
+    id = id or str(uuid.uuid4())
+    issued = unix_ms() if issued is None else issued
+    terms = CommandTerms(agent, id, method, payload, lane, retry, input, issued, issued + valid)
+    signature = key.sign(terms.to_sign(key.public.id))
+    packed = CommandSignature(key.public.id, input, terms.issued, terms.expires, signature).pack()
+    return Cmd(id=id, method=method, payload=payload, lane=lane, retry=retry, sig=packed)  # type: ignore[arg-type]
