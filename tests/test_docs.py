@@ -100,9 +100,9 @@ ORDINARY = {
         finish folder formats gauges get head host hosts identifiers ids info installed key known latency leader
         limit line list loading local log logs lua main mark measurement merge metrics models name names notify
         object objects open operation operations option options os other out owner parser path paths plain plots
-        port ports problem problems process processes program progress rate raw read reader remove replay replies
-        reply report reschedule resolver restart restarts route routes run runner running runtime schema schemas
-        script scripts secret secrets serve server set setting settings share shared simulated slot slots socket
+        port ports problem problems process processes program progress rate raw read reader refresh remove replay
+        replies reply report reschedule resolver restart restarts route routes run runner running runtime schema
+        schemas script scripts secret secrets serve server set setting settings share shared simulated slot slots socket
         sockets start status structural system table take task tasks text thread threads time timeout timeouts
         timing token tokens total totals type types unbind under utilisation validation version watch writer
     """,

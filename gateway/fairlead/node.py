@@ -26,7 +26,7 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
-from fairlead.routing.agents.issuer_key import load_enrolment
+from fairlead.routing.agents.identity import IdentityRegistry
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.key_types import KeyTypes
@@ -80,7 +80,7 @@ class Node:
             settings.roles, settings.issuers, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
-        self.enrolment = load_enrolment(settings, self._store, membership.now)
+        self.identity = IdentityRegistry(settings, self._store, self.hub, membership.now)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
@@ -91,6 +91,7 @@ class Node:
         self._store.on_connect = membership.reconciliation.request
         self._loops: list[asyncio.Task[None]] = []
         self.authorizer.watch(metrics)
+        self.identity.watch(metrics)
         watch_links(metrics, self.hub, settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
@@ -129,7 +130,7 @@ class Node:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        loops = [*self.routing.loops(), *self.authorizer.loops()]
+        loops = [*self.routing.loops(), *self.authorizer.loops(), *self.identity.loops()]
         if self.audit_log is not None:
             loops.append(self.audit_log.run())
         self._loops = [asyncio.create_task(self._watched(loop)) for loop in loops]

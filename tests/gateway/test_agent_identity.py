@@ -3,92 +3,21 @@ the shared token takes nobody's id, and the real agent's link stays."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx2
-import msgspec
 import pytest
 import websockets
 
-from fairlead.fleet.tokens.agent_keys import AgentKeys
-from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
-from fairlead.identity.agent_key import AgentKey, base64url
 from fairlead.identity.credential import CredentialIssuer
-from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
-from fairlead.identity.proof import enrolment_statement, link_statement, prove, renewal_statement
+from fairlead.identity.proof import link_statement, prove, renewal_statement
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
 
 from support.fixtures import RedisOf
-from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import AGENT_TOKEN, ScriptedAgent
-
-FAR = 4_000_000_000_000
-
-
-class IdentitySite:
-    """A node that enrols agents, what its administrator does, and agents that follow the protocol as they like."""
-
-    def __init__(self, node: GatewayProcess, store: Pipeliner) -> None:
-        self.node, self.store = node, store
-        self.tokens, self.keys = EnrolmentTokens(store), AgentKeys(store)
-        self.http = httpx2.AsyncClient(base_url=node.link.replace("ws://", "http://"), timeout=30.0, trust_env=False)
-        self._agents: list[ScriptedAgent] = []
-
-    async def token(self, uses: int = 100) -> str:
-        id, digest, text = new_token(os.urandom(ID_BYTES + SECRET_BYTES))
-        await self.tokens.add(id, msgspec.json.encode(EnrolmentToken(id, digest, 0, FAR, "*", uses)), FAR)
-        return text
-
-    async def enrol(self, agent: str, key: AgentKey) -> httpx2.Response:
-        token = await self.token()
-        id, _ = split_token(token) or ("", "")
-        proof = prove(key, enrolment_statement(id, agent, key.public))
-        body = {"token": token, "agent": agent, "key": base64url(key.public), "proof": proof}
-        return await self.http.post("/v1/enrolments", json=body)
-
-    async def credential(self, agent: str, key: AgentKey) -> str:
-        answer = await self.enrol(agent, key)
-        assert answer.status_code == 201, answer.text
-        return str(answer.json()["credential"])
-
-    async def dial(self, agent: str, credential: str) -> tuple[ScriptedAgent, str]:
-        """An agent whose link is open, and the nonce that it was given."""
-        socket = await websockets.connect(
-            f"{self.node.link}/v1/link",
-            subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
-            additional_headers={"Authorization": f"Bearer {credential}"},
-            compression=None,
-            ping_interval=None,
-            proxy=None,
-        )
-        self._agents.append(ScriptedAgent(socket, SUBPROTOCOL_MSGPACK, agent))
-        assert socket.response is not None
-        return self._agents[-1], socket.response.headers.get("fairlead-nonce", "")
-
-    async def link(self, agent: str, credential: str, key: AgentKey, conn: int = 1) -> ScriptedAgent:
-        dialled, nonce = await self.dial(agent, credential)
-        await dialled.greet(conn=conn, proof=prove(key, link_statement(nonce, agent, credential)))
-        return dialled
-
-    async def close_code(self, agent: str, credential: str, proof: str = "", key: AgentKey | None = None) -> int:
-        """The code with which a link is closed whose hello has this proof, or one with `key`."""
-        dialled, nonce = await self.dial(agent, credential)
-        if key is not None:
-            proof = prove(key, link_statement(nonce, agent, credential))
-        await dialled.send(Hello(agent=agent, boot=secrets.token_hex(8), conn=1, proof=proof))
-        return await dialled.close_code()
-
-    async def aclose(self) -> None:
-        for agent in self._agents:
-            agent.socket.transport.abort()
-        await self.http.aclose()
+from support.gateway.identity_site import IdentitySite, make_issuer_key, new_key, still_linked
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import AGENT_TOKEN
 
 
 @pytest.fixture(params=["epoll", "asyncio"])
@@ -105,20 +34,6 @@ async def site(
     made = IdentitySite(node, await redis_of(own_valkey))
     yield made
     await made.aclose()
-
-
-def make_issuer_key(folder: Path) -> Path:
-    key = folder / "issuer.pem"
-    subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)], check=True, timeout=30)
-    return key
-
-
-def new_key() -> AgentKey:
-    return AgentKey(os.urandom(32))
-
-
-async def still_linked(agent: ScriptedAgent) -> None:
-    await (await agent.socket.ping())
 
 
 async def test_an_agent_enrols_links_and_renews(site: IdentitySite) -> None:

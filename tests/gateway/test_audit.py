@@ -85,7 +85,7 @@ def requests_for(agent: str, command: str) -> list[tuple[str, str, str, Any]]:
     found = []
     bodies = {
         "postCommand": {"agent": agent, "method": "exec", "on_offline": {"queue": 60}},
-        "createToken": {"name": "looker"}, "labelAgent": {"labels": {}},
+        "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"}, "labelAgent": {"labels": {}},
     }  # fmt: skip
     for path, methods in json.loads(document())["paths"].items():
         filled = path.replace("{command}", command).replace("{agent}", agent).replace("{token}", "0" * 12)

@@ -162,6 +162,10 @@ async def test_another_key_does_not_get_the_id_until_it_is_released(
     assert agents[0].wait() == 3, agents[0].log  # the gateway does not want it back
     assert await state(api, "db-1") == "online"
     assert (await cli(gateway, "agents", "release", "nobody")).returncode != 0
+    revoked = await cli(gateway, "agents", "revoke", "db-1")
+    assert revoked.returncode == 0, revoked.stderr
+    assert agents[1].wait() == 3, agents[1].log
+    assert "4504" in agents[1].log
 
 
 async def test_refusals_say_what_to_do(gateway: GatewayProcess, agents: list[EnrolledAgent], tmp_path: Path) -> None:

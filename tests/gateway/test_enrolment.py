@@ -34,8 +34,16 @@ class EnrolmentSite:
     def __init__(self, store: Pipeliner) -> None:
         self.now = START
         self.tokens, self.keys = EnrolmentTokens(store), AgentKeys(store)
+        self.revoked: set[str] = set()
         self.enrolment = Enrolment(
-            ISSUER, VERIFIER, self.tokens, self.keys, lambda: self.now, lambda: secrets.token_hex(8), LIFETIME
+            ISSUER,
+            VERIFIER,
+            self.tokens,
+            self.keys,
+            lambda: self.now,
+            lambda: secrets.token_hex(8),
+            LIFETIME,
+            lambda thumbprint: thumbprint in self.revoked,
         )
 
     async def token(self, *, agents: str = "*", uses: int = 1, minutes: int = 60) -> str:

@@ -64,3 +64,10 @@ def test_every_mistake_is_told_with_its_place() -> None:
         assert problem in caught.value.message
     with pytest.raises(ConfigError, match="exceed the maximum"):
         parse_issuers(b"#" * (SIZE_LIMIT + 1), "issuers.toml")
+
+
+def test_the_example_of_the_documentation_is_valid() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    example = page.split("```toml\n[issuers.")[1].split("```")[0]
+    (issuer,) = parse_issuers(f"[issuers.{example}".encode(), "docs/security.md")
+    assert (issuer.name, issuer.user_claim, issuer.algorithms) == ("company", "email", ("RS256", "ES256"))

@@ -13,6 +13,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
+from fairlead.identity.agent_key import pem_of_seed
 from fairlead.wire.messages import Cmd, End
 
 from support.carrier.tls_site import make_certificate
@@ -53,8 +54,8 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
 
 
 def exported_by_choice(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
-    """Those that only a node with a certificate, or with an audit log, has."""
-    chosen = ("fairlead_tls_", "fairlead_audit_")
+    """Those that only a node with a certificate, with an audit log, or with an issuer's key has."""
+    chosen = ("fairlead_tls_", "fairlead_audit_", "fairlead_revoked_", "fairlead_issuer_key_reload")
     return {name: found for name, found in exported(families).items() if name.startswith(chosen)}
 
 
@@ -62,9 +63,12 @@ async def test_the_page_lists_all_metrics_and_no_others(
     make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector, tmp_path: Path
 ) -> None:
     certificate, key = make_certificate(tmp_path, "localhost")
+    issuer = tmp_path / "issuer.pem"
+    issuer.write_bytes(pem_of_seed(bytes(32)))
     secure = make_node(
-        "secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}", f"--audit-log={tmp_path / 'audit'}"
-    )
+        "secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}", f"--audit-log={tmp_path / 'audit'}",
+        f"--issuer-key={issuer}",
+    )  # fmt: skip
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
     platform = platform_of(node)

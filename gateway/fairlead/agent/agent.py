@@ -29,7 +29,7 @@ from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.agent.identity import AgentIdentity
 from fairlead.agent.journal.journal import SIZE_LIMIT, Journal
 from fairlead.agent.link.connector import Connector
-from fairlead.agent.link.options import ConnectOptions, link_url
+from fairlead.agent.link.options import connect_options
 from fairlead.agent.link.sender import Sender
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
@@ -99,7 +99,7 @@ class Agent:
             raise ConfigError(f"invalid encoding {encoding!r}: expected msgpack or json")
         self._identity = token if isinstance(token, AgentIdentity) else None
         self._connector = Connector(
-            _connect_options(self.id, url, token, ssl, proxy),
+            connect_options(self.id, url, token, ssl, proxy),
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
             self._sender,
             self._hello,
@@ -261,14 +261,6 @@ class Agent:
             resume=Resume(sid) if sid else None,
             have=self._sender.outbox.have(),
         )
-
-
-def _connect_options(
-    agent: str, url: str, token: str | Callable[[], str] | AgentIdentity, ssl: tls.SSLContext | None, proxy: str | None
-) -> ConnectOptions:
-    if isinstance(token, AgentIdentity):
-        token.attach(agent, link_url(url), ssl, proxy)
-    return ConnectOptions(link_url(url), (lambda: token) if isinstance(token, str) else token, ssl, proxy)
 
 
 def _verification(

@@ -46,18 +46,18 @@ def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
     shared = BearerToken(token, "agent")
-    if node.enrolment is None:
+    if node.identity.enrolment is None:
         return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
-    own = AgentCredentials(shared, node.enrolment.verifier, node.membership.now)
+    own = AgentCredentials(shared, node.identity.enrolment.verify)
     return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
 
 
 def enrolment_routes(node: Node, failures: CredentialFailures) -> EnrolmentRoutes | None:
     """What enrols agents on the link port; None if this node has no issuer's key."""
-    if node.enrolment is None:
+    if node.identity.enrolment is None:
         return None
     hosts = _hosts(node, node.settings.agent_token == DEVELOPMENT_AGENT_TOKEN)
-    return EnrolmentRoutes(node.enrolment, hosts, failures)
+    return EnrolmentRoutes(node.identity.enrolment, hosts, failures)
 
 
 def link_app(endpoint: LinkEndpoint, enrolments: EnrolmentRoutes | None = None) -> ASGIApp:
@@ -128,6 +128,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "createEnrolmentToken": enrolment.create,
         "revokeEnrolmentToken": enrolment.revoke,
         "releaseAgent": enrolment.release,
+        "revokeAgentKey": enrolment.revoke_key,
         "whoami": access.whoami,
         "canI": access.can_i,
         "getOpenapi": _openapi,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from fairlead.authorization.subject import Subject
-from fairlead.configuration.file_signature import file_signature
+from fairlead.configuration.watched_file import file_signature, read_regular_file
 from fairlead.errors import ConfigError, FairleadError, Unauthorized
 from fairlead.oidc.issuer_keys import IssuerKeys, KeysUnavailable
 from fairlead.oidc.issuers_file import SIZE_LIMIT, TrustedIssuer, parse_issuers
@@ -148,9 +148,4 @@ def subject_of(user: OidcUser) -> Subject:
 
 
 def _read(path: Path) -> tuple[TrustedIssuer, ...]:
-    try:
-        with path.open("rb") as file:
-            raw = file.read(SIZE_LIMIT + 1)
-    except OSError as e:
-        raise ConfigError(f"{path} cannot be read ({e.strerror or e}): check the path and its permissions") from e
-    return parse_issuers(raw, str(path))
+    return parse_issuers(read_regular_file(path, SIZE_LIMIT + 1), str(path))

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from fairlead.carrier.connection import FramedConnection
 from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.connection_problem import advise_on, describe_problem
 from fairlead.carrier.epoll.client_socket import connecting_socket
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.listener import Listener
@@ -129,7 +130,7 @@ async def open_connection(
             raise outcome
         return outcome
     except (OSError, UnicodeError) as error:
-        raise ConnectionRefused(f"{url} {_problem(error, host, timeout)}") from error
+        raise ConnectionRefused(f"{url} {describe_problem(error, host, timeout)}") from error
     finally:
         if not isinstance(outcome, ClientConnection):
             opening.abandon()
@@ -148,40 +149,6 @@ def _split(url: str) -> tuple[bool, str, int, str, str]:
     port = parts.port or (443 if secure else 80)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return secure, parts.hostname, port, parts.netloc, target
-
-
-def _problem(error: OSError | UnicodeError, host: str, timeout: float) -> str:
-    """What was wrong with an address to which no connection could be opened within `timeout` seconds."""
-    if isinstance(error, TimeoutError):
-        return f"did not answer within {timeout:g} s"
-    if isinstance(error, tls.SSLCertVerificationError):
-        return (
-            f"shows a certificate that is not trusted: {error.verify_message}; "
-            "name the authority that signed it as ca_file, or correct the host in the URL"
-        )
-    if isinstance(error, UnicodeError):
-        return f"cannot be reached: {host!r} is not a valid host name ({error})"
-    return f"cannot be reached: {error}"
-
-
-def _advice(response: handshake.Response) -> str:
-    """Return advice about an answer that a gateway never gives to an upgrade request that reached it unchanged."""
-    status, headers = response.status, response.headers
-    if status == 404:
-        return (
-            ": no link is served under this address, or something on the way has dropped `Upgrade: websocket`; check "
-            "the URL, whose path is /v1/link unless a proxy adds to it, and that proxies pass Upgrade and Connection"
-        )
-    if 300 <= status < 400:
-        return (
-            f": it redirects to {headers.get('location', 'nowhere')}; give the agent that address, as ws:// or wss://"
-        )
-    if status in (400, 405) or status < 300 or (status == 426 and "sec-websocket-protocol" not in headers):
-        return (
-            ": something on the way probably dropped `Upgrade: websocket`, as a proxy or load balancer without "
-            "support for WebSockets does; let it pass the headers Upgrade and Connection, or bypass it"
-        )
-    return ""
 
 
 @cache
@@ -298,7 +265,7 @@ class _Opening(asyncio.Protocol):
         if body is None:
             return
         wait = handshake.retry_after(response.headers.get("retry-after"), time.time())
-        message = f"the gateway refused the upgrade with {response.status}{_advice(response)}"
+        message = f"the gateway refused the upgrade with {response.status}{advise_on(response)}"
         self._settle(ConnectionRefused(message, response.status, wait, body))
 
     def _settle(self, outcome: ConnectionRefused | OSError) -> None:

@@ -76,7 +76,7 @@ async def default_token(api: str) -> str:
     selected = selected_context()
     if selected is None or not selected.context.issuer:
         return development_token(api)
-    from fairlead.cli.contexts.credentials import current_token
+    from fairlead.cli.contexts.token_refresh import current_token
 
     token = await current_token(selected.name, selected.context)
     if token is None:

@@ -57,6 +57,10 @@ class _EnrolmentTokens(msgspec.Struct):
     tokens: list[EnrolmentTokenInfo]
 
 
+class _RevokedKey(msgspec.Struct):
+    key: str
+
+
 class _Cancelled(msgspec.Struct):
     state: str
 
@@ -235,6 +239,11 @@ class Client:
     async def release(self, agent: str) -> None:
         """Release the id of an agent from its key, so that another key may enrol with it."""
         await self._transport.call(Request("DELETE", f"/v1/agents/{check_agent_id(agent)}/key"))
+
+    async def revoke_key(self, agent: str) -> str:
+        """Revoke the key of an agent, which closes its link. Returns the key's thumbprint."""
+        path = f"/v1/agents/{check_agent_id(agent)}/key/revocation"
+        return (await self._ask(Request("POST", path), _RevokedKey)).key
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
         return await self._ask(Request("GET", path, params), kind)

@@ -53,6 +53,7 @@ REMOVE_SERVICE_TOKEN = _load("remove_service_token")
 READ_ENROLMENT = _load("read_enrolment")
 TAKE_ENROLMENT = _load("take_enrolment")
 BIND_AGENT_KEY = _load("bind_agent_key")
+REVOKE_AGENT_KEY = _load("revoke_agent_key")
 
 
 def late(what: str) -> BusUnavailable:

@@ -48,8 +48,10 @@ fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent an
                                enrolment; a week after the token has expired
 fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms). Written by the API; no TTL, those that
                                expired a week ago are removed
-fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to. Written by enrolment and claim;
-                               no TTL, but a week once it was released, as ""
+fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to, or `revoked` and that thumbprint.
+                               Written by enrolment, claim and the API; no TTL, but a week once it was released, as ""
+fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revoked lately → that time (ms). Written by
+                               the API, and by nodes after Redis has lost it; no TTL, keys are removed after 8 days
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -73,6 +75,7 @@ DISCONNECT = "fl1:disconnect"
 SCALING_HISTORY = "fl1:scaling_history"
 SERVICE_TOKENS = "fl1:service_tokens"
 ENROLMENT_TOKENS = "fl1:enrolment_tokens"
+REVOKED_KEYS = "fl1:revoked_keys"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -110,7 +113,7 @@ KEY_TYPES = {
     "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
-    "fl1:bound_key": "string", EVENTS: "stream",
+    "fl1:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 

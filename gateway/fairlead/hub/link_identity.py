@@ -7,6 +7,8 @@ field of it takes half a microsecond.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 
@@ -23,10 +25,15 @@ class LinkIdentity(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The id of the agent's journal, "" if it has none."""
     facts: bytes = b""
     """The agent's facts as JSON, kept because Redis may lose them."""
+    key: str = ""
+    """The first characters of the thumbprint of the agent's key, "" if it came with the shared token. They tell whether
+    the link is meant when a key is revoked; the whole thumbprint would be 27 bytes more for every idle link."""
     welcomed_at: float = 0.0
     """The event loop's time when welcome was sent; 0 before that."""
 
 
+KEY_CHARACTERS: Final = 16
+"""Characters of a thumbprint that a link keeps: 96 bits."""
 UNKNOWN = LinkIdentity()
 unpack_identity = msgspec.msgpack.Decoder(LinkIdentity).decode
 _encode_into = msgspec.msgpack.Encoder().encode_into

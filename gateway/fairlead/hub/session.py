@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.errors import ProtocolViolation
 from fairlead.hub.delivery_queue import DeliveryQueue
-from fairlead.hub.link_identity import UNKNOWN, LinkIdentity, pack_identity, unpack_identity
+from fairlead.hub.link_identity import KEY_CHARACTERS, UNKNOWN, LinkIdentity, pack_identity, unpack_identity
 from fairlead.hub.link_telemetry import LinkTelemetry
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
 from fairlead.wire.close_codes import CloseCode
@@ -107,10 +107,12 @@ class Session(LinkTelemetry):
 
     # -- from hello to welcome ---------------------------------------------------------------------
 
-    def identify(self, hello: Hello, facts: bytes, sid: str) -> None:
-        """Record what the agent said about itself. `facts` are its facts as JSON."""
+    def identify(self, hello: Hello, facts: bytes, sid: str, thumbprint: str = "") -> None:
+        """Record what the agent said about itself. `facts` are its facts as JSON, `thumbprint` is that of the key that
+        it has proved to hold."""
         self.agent = hello.agent
-        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts)
+        key = thumbprint[:KEY_CHARACTERS]
+        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts, key)
 
     def claimed(self, gen: int) -> None:
         """Record that the agent is claimed for this link, with generation `gen`."""

@@ -70,6 +70,7 @@ class CloseCode(IntEnum):
     PROTOCOL = 4500, CloseKind.FAULT, "the link protocol was violated"
     ENCODING = 4501, CloseKind.FAULT, "text on a binary link, or binary on a text link"
     IDENTITY = 4503, CloseKind.FAULT, "the id does not belong to this agent"
+    REVOKED = 4504, CloseKind.FAULT, "the agent's key was revoked: release the id, then enrol with a new key"
     TOO_BIG = 4506, CloseKind.FAULT, "a message or field was larger than the limit"
     REPLACED = 4507, CloseKind.REPLACED, "replaced by another start of the same agent"
 

@@ -30,13 +30,15 @@ RENEW_AT: Final = 2 / 3
 """The share of its lifetime after which a credential is renewed: a third is left for a gateway that is away."""
 RETRY: Final = (20.0, 60.0)
 """Seconds until a renewal that failed is tried again; drawn, so that a fleet does not come back together."""
+DOUBLINGS: Final = 5
+"""How often that time is doubled: a key that was released is refused for as long as the agent runs."""
 REFUSED: Final = (401, 403)
 
 
 class AgentIdentity:
     def __init__(self, folder: str | os.PathLike[str], enrolment_token: str | Callable[[], str] | None = None) -> None:
         """`folder` is for this agent alone, on a local disk. The token is needed until the agent is enrolled; a
-        function is called when it is needed, and raises ConfigError when there is none."""
+        function is called when it is needed, and raises ConfigError if it has no token."""
         self.folder = IdentityFolder(Path(folder))
         self._token = enrolment_token
         self._agent = ""
@@ -54,8 +56,8 @@ class AgentIdentity:
         self._client = EnrolmentClient(url, ssl, proxy)
 
     async def credential(self) -> str:
-        """A credential for the next attempt. Raises ConfigError, and ConnectionRefused if there is none and the gateway
-        gives none."""
+        """A credential for the next attempt. Raises ConfigError, and ConnectionRefused if the gateway does not issue
+        one."""
         async with self._busy:
             if self._key is None:
                 self._key = await asyncio.to_thread(self.folder.load_key)
@@ -83,18 +85,23 @@ class AgentIdentity:
 
     async def keep_renewed(self) -> NoReturn:
         """Renew the credential before it expires. `Agent` runs it as long as it runs."""
+        failures = 0
         while True:
             await self._obtained.wait()
             assert self._stored is not None
             assert self._key is not None
-            due = self._stored.lifetime * RENEW_AT * random.uniform(0.9, 1.0)
+            due = self._stored.lifetime * RENEW_AT * random.uniform(1.0, 1.1)
             await asyncio.sleep(max(due - _age(self._stored), 0.0))
             try:
                 async with self._busy:
                     if _age(self._stored) >= due:  # otherwise an attempt has renewed it meanwhile
                         await self._renew(self._key, self._stored)
+                failures = 0
             except (ConnectionRefused, ConfigError) as e:
-                wait = random.uniform(*RETRY)
+                wait = random.uniform(*RETRY) * 2 ** min(failures, DOUBLINGS)
+                if isinstance(e, ConnectionRefused) and e.retry_after is not None:
+                    wait = max(wait, e.retry_after)
+                failures += 1
                 logger.warning("the credential was not renewed: %s; trying again in %.0f s", e.message, wait)
                 await asyncio.sleep(wait)
 

@@ -94,7 +94,7 @@ class EnrolmentClient:
 
 
 def _detail(body: bytes) -> str:
-    """The detail of a problem document (RFC 9457), after a colon; "" if there is none."""
+    """The detail of a problem document (RFC 9457), after a colon; "" if the body is something else."""
     try:
         return f": {plain(_decode_problem(body).detail)[:300]}"
     except (msgspec.MsgspecError, UnicodeDecodeError):

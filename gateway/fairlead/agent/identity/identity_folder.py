@@ -38,7 +38,7 @@ class IdentityFolder:
         self.path = path
 
     def load_key(self) -> AgentKey:
-        """The agent's key, which is made if there is none. Raises ConfigError."""
+        """The agent's key, which the first call makes. Raises ConfigError."""
         file = self.path / "key.pem"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,7 +51,8 @@ class IdentityFolder:
         return AgentKey(seed_of_pem(pem, str(file)))
 
     def load_credential(self, agent: str) -> StoredCredential | None:
-        """The credential of `agent`; None if there is none. Raises ConfigError if it is that of another agent."""
+        """The stored credential of `agent`; None before its enrolment. Raises ConfigError if it belongs to another
+        agent."""
         file = self.path / "credential.json"
         try:
             text = self._read(file)

@@ -36,12 +36,11 @@ LEAVE_TIMEOUT = 2.0
 UNSENT = 4 << 20
 """Bytes in the send buffer above which a link is given up. Results stop at 64 KiB, so whatever exceeds that is acks,
 credit and heartbeats."""
-
-
 UNAUTHORIZED = 401
+"""The status with which the gateway refuses a credential."""
 
 
-class _Opening:
+class _Handshake:
     """What an attempt presents, and the nonce that the gateway gives to its connection."""
 
     __slots__ = ("credential", "nonce")
@@ -78,7 +77,7 @@ class Dialer:
         """
         self._attempts += 1
         number = self._attempts
-        opening = _Opening()
+        opening = _Handshake()
 
         def hello() -> Hello:
             self._sender.withhold_credit()
@@ -101,7 +100,7 @@ class Dialer:
                 session.leave(CloseCode.NORMAL, "the attempt was given up")
                 self._sender.release_credit()
 
-    async def _open(self, session: AgentSession, opening: _Opening) -> AgentSession | AttemptEnd:
+    async def _open(self, session: AgentSession, opening: _Handshake) -> AgentSession | AttemptEnd:
         """Connect and wait for welcome. Raises ConnectionRefused, and ConfigError when there is no token."""
         options = self._options
         token = options.token

@@ -42,3 +42,13 @@ def link_url(url: str) -> str:
     if not legal:
         raise ConfigError(f"invalid gateway URL {url!r}: expected ws://host[:port] or wss://host[:port]")
     return urlunsplit(parts._replace(path=parts.path if parts.path not in ("", "/") else LINK_PATH))
+
+
+def connect_options(
+    agent: str, url: str, token: str | Callable[[], str] | AgentIdentity, ssl: tls.SSLContext | None, proxy: str | None
+) -> ConnectOptions:
+    """How `agent` reaches the gateway. An identity learns from it whose it is. Raises ConfigError."""
+    links = link_url(url)
+    if isinstance(token, AgentIdentity):
+        token.attach(agent, links, ssl, proxy)
+    return ConnectOptions(links, (lambda: token) if isinstance(token, str) else token, ssl, proxy)

@@ -11,18 +11,17 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from fairlead.app.access.guard import BearerToken, bearer_credential
-from fairlead.identity.credential import AgentCredential, CredentialVerifier
+from fairlead.identity.credential import AgentCredential
 
 Presented: TypeAlias = "tuple[AgentCredential, str] | None"
 """The credential and its text; None for the shared token."""
 
 
 class AgentCredentials:
-    def __init__(self, shared: BearerToken, verifier: CredentialVerifier, now: Callable[[], int]) -> None:
-        """`now` is the time of Redis in ms."""
+    def __init__(self, shared: BearerToken, verify: Callable[[str], AgentCredential]) -> None:
+        """`verify` raises Unauthorized for a credential that is not valid."""
         self._shared = shared
-        self._verifier = verifier
-        self._now = now
+        self._verify = verify
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Presented:
         """Raises Unauthorized for anything but the shared token and a valid credential."""
@@ -33,4 +32,4 @@ class AgentCredentials:
         if scheme != b"Bearer" or credential.count(b".") != 2:
             raise self._shared.refusal()
         text = credential.decode("latin-1")
-        return self._verifier.verify(text, self._now() // 1000), text
+        return self._verify(text), text

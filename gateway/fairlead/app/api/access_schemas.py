@@ -87,6 +87,13 @@ class EnrolmentTokenList(Struct):
     tokens: list[StoredEnrolmentToken]
 
 
+class RevokedAgentKey(Struct):
+    """The key of an agent that was revoked. `key` is its thumbprint (RFC 7638)."""
+
+    agent: str
+    key: str
+
+
 class Caller(Struct):
     """Who the caller is. An administrator may do everything and has no roles. `roles` are those that the caller has
     now; `unbound` are those to which its token is limited and which are not bound to its name."""

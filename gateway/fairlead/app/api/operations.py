@@ -214,6 +214,13 @@ OPERATIONS = (
         "The id is released.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
     ),
     Operation(
+        "post", "/v1/agents/{agent}/key/revocation", "revokeAgentKey",
+        "Revoke the key of an agent: every node closes its link with 4504 within 5 seconds and refuses the key. Nobody "
+        "has the id until it is released.",
+        "The key is revoked.",
+        200, access_schemas.RevokedAgentKey, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
         "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",
         200, access_schemas.Caller, needs=None,
     ),

@@ -31,7 +31,6 @@ from fairlead.identity.enrolment_token import (
     new_token,
 )
 from fairlead.node import Node
-from fairlead.routing.agents.enrolment import Enrolment
 from fairlead.wire.ids import check_agent_id
 
 BODY_LIMIT = 8 << 10
@@ -44,12 +43,12 @@ _encode = msgspec.json.Encoder().encode
 class EnrolmentTokenRoutes:
     def __init__(self, node: Node, auditor: Auditor) -> None:
         self._auditor = auditor
-        self._enrolment = node.enrolment
+        self._identity = node.identity
         self._authorizer = node.authorizer
         self._membership = node.membership
 
     async def list(self, request: Request) -> Response:
-        stored = await self._used().tokens.all(self._membership.now())
+        stored = await self._identity.tokens.all(self._membership.now())
         shown = sorted((self._describe(one) for one in stored), key=lambda token: token.created, reverse=True)
         await self._auditor.allow(request, len(shown))
         return Response(_encode(access_schemas.EnrolmentTokenList(shown)), media_type="application/json")
@@ -58,17 +57,22 @@ class EnrolmentTokenRoutes:
         body = decoded(_new_token, await read_body(request, BODY_LIMIT))
         creator = caller(request)
         self._authorizer.require_still(creator, (Verb.ENROLMENT,))
-        enrolment, now = self._used(), self._membership.now()
+        now = self._membership.now()
         id, digest, text = new_token(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
         expires = now + int(body.lifetime * 1000)
         token = EnrolmentToken(id, digest, now, expires, check_pattern(body.agents), body.uses, creator.identity)
         self._auditor.note(request, detail=f"{id} for {token.uses} agents {token.agents}")
-        if await enrolment.tokens.full():
+        await self._auditor.allow(request)
+        if self._identity.enrolment is None:
+            raise InvalidRequest(
+                "this gateway enrols no agents: expected the setting issuer_key, the file of a private key that all "
+                "nodes share"
+            )
+        if await self._identity.tokens.full():
             raise Unavailable(
                 f"there are {TOKENS_LIMIT} enrolment tokens, the maximum: revoke those that are not needed"
             )
-        await self._auditor.allow(request)
-        await enrolment.tokens.add(id, _encode(token), expires)
+        await self._identity.tokens.add(id, _encode(token), expires)
         shown = msgspec.structs.asdict(self._describe(StoredEnrolment(_encode(token), 0)))
         answer = access_schemas.CreatedEnrolmentToken(**shown, token=text)
         return Response(_encode(answer), 201, {"cache-control": "no-store"}, media_type="application/json")
@@ -81,28 +85,30 @@ class EnrolmentTokenRoutes:
                 "token",
                 field="token",
             )
-        enrolment = self._used()
         await self._auditor.allow(request)
-        if not await enrolment.tokens.remove(id):
+        if not await self._identity.tokens.remove(id):
             raise NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")
         return Response(status_code=204)
 
     async def release(self, request: Request) -> Response:
         """End the binding of an agent's id to its key."""
         agent = check_agent_id(request.path_params["agent"])
-        enrolment = self._used()
         await self._auditor.allow(request)
-        if not await enrolment.keys.release(agent, LIFETIME_LIMIT + LEEWAY):
+        if not await self._identity.keys.release(agent, LIFETIME_LIMIT + LEEWAY):
             raise NotFound(f"the id of agent {agent!r} is not bound to a key: it may enrol with any")
         return Response(status_code=204)
 
-    def _used(self) -> Enrolment:
-        if self._enrolment is None:
-            raise InvalidRequest(
-                "this gateway enrols no agents: expected the setting issuer_key, the file of a private key that all "
-                "nodes share"
-            )
-        return self._enrolment
+    async def revoke_key(self, request: Request) -> Response:
+        """Revoke the key of an agent: its links are closed everywhere, and nobody has the id until it is released."""
+        agent = check_agent_id(request.path_params["agent"])
+        await self._auditor.allow(request)
+        await self._identity.revocations.require_room()  # before the binding says that the key is revoked
+        thumbprint = await self._identity.keys.revoke(agent)
+        if not thumbprint:
+            raise NotFound(f"the id of agent {agent!r} is not bound to a key, so no key can be revoked")
+        await self._identity.revocations.revoke(agent, thumbprint)
+        answer = access_schemas.RevokedAgentKey(agent, thumbprint)
+        return Response(_encode(answer), media_type="application/json")
 
     def _describe(self, stored: StoredEnrolment) -> access_schemas.StoredEnrolmentToken:
         token = _decode(stored.token)

@@ -108,6 +108,20 @@ def release(api: str, token: str | None, agent_id: str) -> None:
     click.echo(f"released {agent_id}; the next key that enrols with this id has it", err=True)
 
 
+@agents.command("revoke", short_help="Revoke the key of an agent.")
+@api_options
+@click.argument("agent_id", metavar="AGENT", shell_complete=complete_agent)
+def revoke(api: str, token: str | None, agent_id: str) -> None:
+    """Revoke the key of an agent: its link is closed within 5 seconds, and its key opens none any more.
+
+    Do so when a machine was stolen or broken into. Nobody enrols with the id until `fairlead agents release`.
+    """
+    key = call_api(api, token, lambda client: client.revoke_key(agent_id))
+    click.echo(
+        f"revoked the key {key} of {agent_id}; `fairlead agents release {agent_id}` lets another key enrol", err=True
+    )
+
+
 @agents.command("rm", short_help="Remove agents that have left.")
 @api_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -32,7 +32,7 @@ class Context(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):
-    """`current` is the name of the context that is used when none is named; "" if there is none."""
+    """`current` is the name of the context that a command uses if it names no other; "" if there is no such context."""
 
     current: str = ""
     contexts: dict[str, Context] = {}

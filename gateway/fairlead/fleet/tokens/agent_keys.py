@@ -21,9 +21,14 @@ class AgentKeys:
         return Answer(self._store.run(lua.BIND_AGENT_KEY, (schema.bound_key(agent),), (thumbprint,)), text)
 
     def bound(self, agent: str) -> Answer[str]:
-        """The thumbprint that an id is bound to; "" if to none."""
+        """The thumbprint that an id is bound to; "" if to none, and `revoked THUMBPRINT` if its key was revoked."""
         reply = self._store.submit("GET", schema.bound_key(agent))
         return Answer(reply, lambda reply: "" if reply is None else text(reply))
+
+    def revoke(self, agent: str) -> Answer[str]:
+        """Refuse the key that an id is bound to, and leave the id to no other until it is released. The answer is the
+        key's thumbprint, also if it was revoked before; "" if the id is bound to none."""
+        return Answer(self._store.run(lua.REVOKE_AGENT_KEY, (schema.bound_key(agent),), ()), text)
 
     def release(self, agent: str, kept: int) -> Answer[bool]:
         """End the binding, so that another key may enrol with the id. The answer is False if there was none. For `kept`

@@ -43,15 +43,29 @@ class Enrolment:
         now: Callable[[], int],
         new_id: Callable[[], str],
         lifetime: int,
+        revoked: Callable[[str], bool],
     ) -> None:
-        """`now` is the time of Redis in ms, `new_id` makes the ids of credentials, which live `lifetime` seconds."""
+        """`now` is the time of Redis in ms, `new_id` makes the ids of credentials, which live `lifetime` seconds, and
+        `revoked` tells whether the key with a thumbprint was revoked."""
         self._issuer = issuer
-        self.verifier = verifier
+        self._verifier = verifier
         self.tokens = tokens
         self.keys = keys
         self._now = now
         self._new_id = new_id
         self.lifetime = lifetime
+        self._revoked = revoked
+
+    def replace_issuers(self, issuer: CredentialIssuer, verifier: CredentialVerifier) -> None:
+        """Sign with another key from now on, and accept what `verifier` accepts."""
+        self._issuer, self._verifier = issuer, verifier
+
+    def verify(self, text: str, *, may_be_expired: bool = False) -> AgentCredential:
+        """What a credential says, whose key was not revoked. Raises Unauthorized."""
+        credential = self._verifier.verify(text, self._now() // 1000, may_be_expired=may_be_expired)
+        if self._revoked(credential.thumbprint):
+            raise _revoked(credential.agent)
+        return credential
 
     async def enrol(self, request: EnrolmentRequest) -> str:
         """A credential for a new agent. Raises InvalidRequest, Unauthorized or BusUnavailable."""
@@ -72,27 +86,40 @@ class Enrolment:
     async def renew(self, text: str, proof: str) -> str:
         """A credential in place of an earlier one, which may have expired: an agent that was away for long still has
         its key, and whether the id is bound to it decides. Raises Unauthorized or BusUnavailable."""
-        credential = self.verifier.verify(text, self._now() // 1000, may_be_expired=True)
+        credential = self.verify(text, may_be_expired=True)
         check_proof(credential.public, proof, renewal_statement(credential.agent, text))
         await self.check_bound(credential)
         return self._issue(credential.agent, credential.public)
 
     async def check_bound(self, credential: AgentCredential) -> None:
         """Raises Unauthorized if the credential's id is not, or no longer, bound to its key."""
-        if await self.keys.bound(credential.agent) != credential.thumbprint:
-            raise _bound_elsewhere(credential.agent)
+        bound = await self.keys.bound(credential.agent)
+        if bound != credential.thumbprint:
+            raise _refusal(credential.agent, bound)
 
     async def _check_binding(self, agent: str, public: bytes) -> None:
-        if await self.keys.bind(agent, thumbprint(public)) != thumbprint(public):
-            logger.warning("refused to enrol agent %s with key %s: the id has another key", agent, thumbprint(public))
-            raise _bound_elsewhere(agent)
+        if self._revoked(thumbprint(public)):
+            raise _revoked(agent)
+        bound = await self.keys.bind(agent, thumbprint(public))
+        if bound != thumbprint(public):
+            logger.warning("refused to enrol agent %s with key %s: the id has %s", agent, thumbprint(public), bound)
+            raise _refusal(agent, bound)
 
     def _issue(self, agent: str, public: bytes) -> str:
         return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self.lifetime)
 
 
-def _bound_elsewhere(agent: str) -> Unauthorized:
+def _refusal(agent: str, bound: str) -> Unauthorized:
+    if bound.startswith("revoked "):
+        return _revoked(agent)
     return Unauthorized(
         f"agent {agent} is bound to another key: use that key, another id, or have an administrator release the id",
         reason="key",
+    )
+
+
+def _revoked(agent: str) -> Unauthorized:
+    return Unauthorized(
+        f"the key of agent {agent} was revoked: have an administrator release the id, and enrol with a new key",
+        reason="revoked",
     )

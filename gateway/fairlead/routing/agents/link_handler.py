@@ -79,7 +79,8 @@ class LinkHandler:
                 session.close(CloseCode.IDENTITY, e.message)
                 return
         facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
-        session.identify(hello, facts, secrets.token_hex(8))
+        thumbprint = "" if challenge is None else challenge.credential.thumbprint
+        session.identify(hello, facts, secrets.token_hex(8), thumbprint)
         if len(facts) > FACTS_LIMIT:
             session.close(
                 CloseCode.PROTOCOL,

@@ -131,7 +131,10 @@ class Registration:
                 raise BusUnavailable("the claim came too late and was refused")
             if claimed.why == "key":
                 logger.warning("refused a link for agent %s: its id is bound to another key", session.agent)
-                session.close(CloseCode.IDENTITY, "this id is bound to another key: use that key, or another id")
+                session.close(
+                    CloseCode.IDENTITY,
+                    "this id is bound to another key, or its key was revoked: use that key, or another id",
+                )
             else:
                 session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
