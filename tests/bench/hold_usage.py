@@ -50,9 +50,11 @@ class HoldScene:
             sum(map(cpu_us, self.nodes)), cpu_us(self.valkey), time.monotonic(),
         )  # fmt: skip
 
-    async def known(self) -> int:
-        """Agents that Valkey knows."""
-        return sum([integer(await self.store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
+    async def known(self, prefix: str) -> list[int]:
+        """How many agents with this beginning of their ids each shard of Valkey's index has."""
+        least, most = f"[{prefix}-", f"({prefix}."  # '.' follows '-'
+        keys = [index_key(shard) for shard in range(INDEX_SHARDS)]
+        return [integer(await self.store.submit("ZLEXCOUNT", key, least, most)) for key in keys]
 
 
 def meminfo() -> dict[str, int]:

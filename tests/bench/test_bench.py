@@ -53,7 +53,21 @@ def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
     assert (figures["swarm"]["linked"], figures["swarm"]["ok"], sum(figures["links"])) == (60, True, 60)
+    assert figures["missing_in_index"] == 0
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
+
+
+def test_agents_of_killed_workers_come_back_in_the_benchmark_of_idle_agents(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    few = ["--agents=80", "--gateways=2", "--killed=50", "--watched=1", "--commands=100"]
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.hold", *few, f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert (figures["agents"], figures["workers"], sum(figures["links"]), figures["missing_in_index"]) == (80, 4, 80, 0)
+    assert figures["swarm"]["lost"] >= 20
 
 
 def test_the_benchmark_of_storms_runs_at_a_tiny_scale(tmp_path: Path) -> None:

@@ -11,11 +11,13 @@ import websockets
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.fleet import lua
 from fairlead.fleet.commands import Commands
 from fairlead.routing.store_memory import FULL_SHARE, LOW_SHARE, MARGIN, MemoryLevel, next_level
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
+from fairlead.store.script import Script
 from fairlead.wire.messages import Ack, Chunk, End, Event
 
 from support.fixtures import RedisOf
@@ -148,6 +150,13 @@ async def test_the_oldest_events_make_room(own_valkey: EmbeddedValkey, redis_of:
     assert removed > 0
     assert integer(await store.submit("XLEN", "fl1:events")) == 0
     assert integer(await store.submit("GET", "fl1:events_bytes")) == 0
+
+
+def test_every_script_but_the_one_that_accepts_a_command_runs_in_a_full_server() -> None:
+    scripts = [found for found in vars(lua).values() if isinstance(found, Script)]
+    refused = {script.name for script in scripts if not script.source.startswith("#!lua flags=allow-oom\n")}
+    assert len(scripts) > 30
+    assert refused == {"create_command"}
 
 
 @given(st.lists(st.floats(0, 1.5)))

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- KEYS: bound key of an agent. ARGV: thumbprint.
 -- Refuses this key for the agent's id until it is released, also if the key is about to be bound. An id that is bound to
 -- another key, or was released, is left alone. Returns 1 if the id is bound to no key now, otherwise 0.

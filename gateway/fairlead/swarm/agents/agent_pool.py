@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
+from fairlead.swarm.agents.attempts import Attempts
 from fairlead.swarm.agents.dial_queue import DialQueue, concurrent
 from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
@@ -60,12 +61,9 @@ class AgentPool:
         self._began = began
         self._boot = secrets.token_hex(8)
         self._events = 0
-        self._policy = RetryPolicy()
         self._facts: dict[Profile, dict[str, str]] = {}
         self.dialer = PoolDialer(options)
         self._dial_queue = DialQueue(self._dial, concurrent(options.processes, options.in_progress))
-        self._waits: dict[int, float] = {}
-        """By index: the delay in ms that a bye has specified."""
         self._recent = 0.0
         """When agents were last welcomed, with the resolution of one tick."""
         self._dropped: dict[int, float] = {}
@@ -75,6 +73,7 @@ class AgentPool:
         profiles = assign({Profile(name): share for name, share in options.mix.items()}, options.agents)
         indexes = range(number, options.agents, options.processes)
         self._agents = [SimulatedAgent(self, i, profiles[i]) for i in indexes]
+        self._attempts = Attempts(len(self._agents))
         self._visits = Visits(self._agents, lambda: self.heartbeat, self.counters.lag.add)
 
     # -- called by the worker ------------------------------------------------------------------------
@@ -114,7 +113,7 @@ class AgentPool:
                 self.counters.storm_drops += 1
                 self._dropped[index] = now
                 self._reset_retries_if_stable(agent, now)
-                if not agent.moving:  # otherwise an attempt is due already
+                if index not in self._attempts.moving:  # otherwise an attempt is due already
                     self.reconnect(agent, now)
 
     def count(self) -> Counters:
@@ -139,7 +138,7 @@ class AgentPool:
     async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
         agent.conn += 1
-        agent.due = due
+        self._attempts.begin(index, due)
         self.counters.attempts += 1
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
         if refusal is not None:
@@ -150,24 +149,25 @@ class AgentPool:
         """Let it connect again, after `wait` ms or by the protocol's policy."""
         if self.stopping:
             return
-        index = agent.number // self.options.processes
-        named = self._waits.pop(index, None)
-        if wait is None:
-            wait = named
-        if wait is None:
-            wait = self._policy.delay(agent.retries, random.random())
-        agent.retries += 1
-        self._dial_queue.add(now + wait / 1000, index)
+        index = self._index(agent)
+        self._dial_queue.add(now + self._attempts.delay(index, wait) / 1000, index)
 
-    def _answered(self, agent: SimulatedAgent) -> None:
-        self._dial_queue.answered(agent.number // self.options.processes)
+    def _answered(self, agent: SimulatedAgent) -> float | None:
+        """The present attempt is over. Returns when it was due."""
+        index = self._index(agent)
+        self._dial_queue.answered(index)
+        return self._attempts.over(index)
+
+    def _index(self, agent: SimulatedAgent) -> int:
+        return agent.number // self.options.processes
 
     # -- called by the agents ------------------------------------------------------------------------
 
     def opened(self, agent: SimulatedAgent) -> float:
         now = time.monotonic()
-        if agent.due is not None:
-            self.counters.dial.add(now - agent.due)
+        due = self._attempts.due(self._index(agent))
+        if due is not None:
+            self.counters.dial.add(now - due)
         return now
 
     def hello(self, agent: SimulatedAgent, have: dict[str, int]) -> Hello:
@@ -187,18 +187,20 @@ class AgentPool:
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()
         self.counters.welcomes += 1
-        self._answered(agent)
-        if agent.due is not None:
-            self.counters.connect.add(now - agent.due)
+        due = self._answered(agent)
+        if due is not None:
+            self.counters.connect.add(now - due)
         if agent.since == 0.0:
             self.counters.agents_welcomed += 1
             self.counters.ramp.add(max(0.0, time.monotonic() - self._began))
-        dropped = self._dropped.pop(agent.number // self.options.processes, None)
+        index = self._index(agent)
+        self._attempts.moving.discard(index)
+        dropped = self._dropped.pop(index, None)
         if dropped is not None:
             self.counters.storm_return.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
         self.window = welcome.limits.window
-        self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
+        self._attempts.policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
         if now - self._recent > TICK:
             self._recent = now
         return self._recent  # one float object for all that are welcomed in a tick, because each agent keeps it
@@ -211,19 +213,19 @@ class AgentPool:
 
     def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None:
         if retry is not None:
-            self._waits[agent.number // self.options.processes] = float(retry)
+            self._attempts.name_delay(self._index(agent), retry)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:
         """The gateway asks the agent to move: it opens its next link at the slot."""
         if drain.retry is not None:
-            self._policy = RetryPolicy(drain.retry.first, drain.retry.base, drain.retry.cap)
+            self._attempts.policy = RetryPolicy(drain.retry.first, drain.retry.base, drain.retry.cap)
         self.loop.call_later(drain.slot / 1000, self._move_at_slot, agent, connection)
 
     def _move_at_slot(self, agent: SimulatedAgent, connection: Connection) -> None:
-        if connection is not agent.connection or agent.moving or self.stopping:
+        if connection is not agent.connection or self._is_moving(agent) or self.stopping:
             return
         now = time.monotonic()
-        agent.moving = True
+        self._attempts.moving.add(self._index(agent))
         self._reset_retries_if_stable(agent, now)
         self.reconnect(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
@@ -239,7 +241,7 @@ class AgentPool:
         if agent.profile is Profile.HALF_OPEN:
             self.counters.half_open_ended += 1
         elif (known := find_close_code(code)) is not None and (
-            known.kind is CloseKind.MOVED or (agent.moving and known.kind is CloseKind.REPLACED)
+            known.kind is CloseKind.MOVED or (self._is_moving(agent) and known.kind is CloseKind.REPLACED)
         ):
             self.counters.moved += 1
         elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
@@ -247,7 +249,7 @@ class AgentPool:
         self._reset_retries_if_stable(agent, now)
         if not may_reconnect(code):
             self.counters.rejected += 1
-        elif not agent.moving:  # otherwise its next link waits for welcome, or an attempt is due already
+        elif not self._is_moving(agent):  # otherwise its next link waits for welcome, or an attempt is due already
             self.reconnect(agent, now)
 
     def refused(self, agent: SimulatedAgent, reason: str, message: str, now: float, wait: float | None = None) -> None:
@@ -256,7 +258,7 @@ class AgentPool:
         count(self.counters.refused, reason)
         self.counters.last_refusal = message
         if wait is None and reason in MISCONFIGURED:
-            wait = self._policy.cap * random.uniform(0.5, 1.0)
+            wait = self._attempts.policy.cap * random.uniform(0.5, 1.0)
         if reason.startswith("close ") and not may_reconnect(int(reason.removeprefix("close "))):
             self.counters.rejected += 1
         else:
@@ -269,7 +271,7 @@ class AgentPool:
         self._answered(agent)
         self.counters.violations += 1
         self.counters.lost += was_welcomed
-        if not (was_welcomed and agent.moving):
+        if not (was_welcomed and self._is_moving(agent)):
             self.reconnect(agent, time.monotonic())
 
     def event_id(self) -> str:
@@ -285,8 +287,10 @@ class AgentPool:
         """Let the system buffer less of what a slow reader has not read."""
         limit_receive_buffer(connection, size)
 
-    @staticmethod
-    def _reset_retries_if_stable(agent: SimulatedAgent, now: float) -> None:
+    def _is_moving(self, agent: SimulatedAgent) -> bool:
+        return self._index(agent) in self._attempts.moving
+
+    def _reset_retries_if_stable(self, agent: SimulatedAgent, now: float) -> None:
         """Start the delays again with the first one if the link lived long enough."""
         if (now - agent.since) * 1000 >= STABLE_MS:
-            agent.retries = 0
+            self._attempts.settle(self._index(agent))

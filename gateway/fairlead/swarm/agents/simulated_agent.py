@@ -38,14 +38,11 @@ class SimulatedAgent:
         "commands",
         "conn",
         "connection",
-        "due",
         "has_sent",
-        "moving",
         "next",
         "number",
         "pool",
         "profile",
-        "retries",
         "since",
         "welcomed",
     )  # fmt: skip
@@ -58,13 +55,7 @@ class SimulatedAgent:
         """The connection in use. While the agent moves, this is the old one until the next one is welcomed."""
         self.next: Connection | None = None
         """The next connection of an agent that moves, on which it has said hello."""
-        self.moving = False
-        """Whether the agent was drained and has an attempt due or under way while its old link is still open."""
         self.conn = 0
-        self.retries = 0
-        """Attempts since the last link that lived long enough."""
-        self.due: float | None = None
-        """When the present attempt was due; None once it is welcomed."""
         self.asked: float | None = None
         """When hello was sent, or when a half-open agent began to read."""
         self.since = 0.0
@@ -253,10 +244,8 @@ class SimulatedAgent:
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
         self.counters.linked += 1
         self.welcomed = True
-        self.moving = False
         self.asked = None
         self.since = self.pool.welcomed(self, welcome)
-        self.due = None
         if self.profile is Profile.HALF_OPEN:
             connection.pause_reading()
         elif self.profile is Profile.SLOW:

@@ -135,11 +135,11 @@ def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), 
         raise ConnectionRefused("the 101 answer has no 'Connection: Upgrade'", response.status)
     if headers.get("sec-websocket-accept", "").encode("latin-1") != accept_key(key):
         raise ConnectionRefused("the 101 answer has a wrong Sec-WebSocket-Accept", response.status)
-    subprotocol = headers.get("sec-websocket-protocol")
-    if subprotocol is not None and subprotocol not in subprotocols:
-        raise ConnectionRefused(
-            f"the 101 answer chose subprotocol {subprotocol!r}, which was not offered", response.status
-        )
+    chosen = headers.get("sec-websocket-protocol")
+    if chosen is not None and chosen not in subprotocols:
+        raise ConnectionRefused(f"the 101 answer chose subprotocol {chosen!r}, which was not offered", response.status)
+    # The caller's own string, which all its connections share: one of each answer would take 70 bytes of a connection.
+    subprotocol = None if chosen is None else subprotocols[subprotocols.index(chosen)]
     extensions = headers.get("sec-websocket-extensions")
     if extensions is None:
         return Agreement(subprotocol, deflate=False)
