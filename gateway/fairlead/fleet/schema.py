@@ -118,7 +118,7 @@ KEY_TYPES = {
     "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
-    "fl1:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream",
+    "fl1:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 
