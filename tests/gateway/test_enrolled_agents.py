@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from fairlead.fleet.schema import agent_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
+from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.roles import caller_of, denied, write_roles
@@ -139,6 +141,52 @@ async def test_an_agent_enrols_once_and_comes_back_with_its_key_alone(
     assert "1 of 1" in listed.stdout
     secret = token.rpartition("_")[2]
     assert secret not in listed.stdout + agent.log + gateway.log()
+
+
+async def test_an_agent_has_the_labels_of_its_token_and_keeps_those_that_the_platform_sets(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path, redis_of: RedisOf,
+    own_valkey: EmbeddedValkey,
+) -> None:  # fmt: skip
+    api = api_of(gateway)
+    token = await new_token(gateway, "web-*", "-l", "env=prod", "--label", "zone=a")
+    agent = EnrolledAgent(gateway, tmp_path / "web-1", "web-1", token)
+    agents.append(agent)
+    await until_state(api, "web-1", "online")
+    assert (await api.agent("web-1"))["labels"] == {"env": "prod", "zone": "a"}
+    listed = await cli(gateway, "enrolment-tokens", "ls", "-o", "wide")
+    assert "env=prod,zone=a" in listed.stdout
+    assert (await cli(gateway, "agents", "label", "web-1", "zone=b", "env-")).returncode == 0
+    agent.stop()
+    await until_state(api, "web-1", "away")
+    agent.start()
+    await until_state(api, "web-1", "online")
+    assert (await api.agent("web-1"))["labels"] == {"zone": "b"}, "its credential says otherwise, and is not asked"
+    # An agent that was removed comes back as it enrolled.
+    agent.stop()
+    await until_state(api, "web-1", "away")
+    store = await redis_of(own_valkey)
+    await store.submit("DEL", agent_key("web-1"))
+    agent.start()
+    await until_state(api, "web-1", "online")
+    assert (await api.agent("web-1"))["labels"] == {"env": "prod", "zone": "a"}
+
+
+async def test_only_an_administrator_grants_labels(gateway: GatewayProcess, api_of: MakeGatewayApi) -> None:
+    api = api_of(gateway)
+    caller = await caller_of(api_of, gateway, "enroller")
+    order = {"agents": "web-*", "labels": {"env": "prod"}}
+    denial = denied(await caller.http.post("/v1/enrolment-tokens", json=order))
+    assert "labels give rights: expected an administrator" in denial
+    assert (await caller.http.post("/v1/enrolment-tokens", json={"agents": "web-*"})).status_code == 201
+    for labels, expected in (
+        ({"a b": "c"}, "labels"),
+        ({f"key-{n}": "v" * 60 for n in range(16)}, "bytes as JSON: expected 512 at most"),
+        ({f"k{n}": "v" for n in range(17)}, "labels"),
+    ):
+        answer = await api.http.post("/v1/enrolment-tokens", json={"agents": "*", "labels": labels})
+        assert (answer.status_code, expected in answer.json()["detail"]) == (422, True), answer.text
+    answer = await api.http.get("/v1/enrolment-tokens")
+    assert [token["labels"] for token in answer.json()["tokens"]] == [{}]
 
 
 async def test_another_key_does_not_get_the_id_until_it_is_released(

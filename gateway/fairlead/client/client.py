@@ -224,10 +224,12 @@ class Client:
         """All enrolment tokens, the newest first."""
         return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
 
-    async def create_enrolment_token(self, agents: str, uses: int, lifetime: float) -> NewEnrolmentToken:
+    async def create_enrolment_token(
+        self, agents: str, uses: int, lifetime: float, labels: Mapping[str, str] | None = None
+    ) -> NewEnrolmentToken:
         """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
-        seconds."""
-        order = {"agents": agents, "uses": uses, "lifetime": lifetime}
+        seconds, and get `labels`."""
+        order = {"agents": agents, "uses": uses, "lifetime": lifetime, "labels": dict(labels or {})}
         headers = {"Content-Type": "application/json"}
         request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
         return await self._ask(request, NewEnrolmentToken)

@@ -139,7 +139,7 @@ class NewToken(TokenInfo):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentTokenInfo:
     """An enrolment token without its secret: it enrols `uses` agents whose ids match the pattern `agents`, and has
-    enrolled `used`. Times are RFC 3339.
+    enrolled `used`, each with `labels`. Times are RFC 3339.
     """
 
     id: str
@@ -150,6 +150,7 @@ class EnrolmentTokenInfo:
     created_by: str
     expires: str
     expired: bool = False
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

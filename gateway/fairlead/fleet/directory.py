@@ -54,13 +54,14 @@ class Directory:
         own_gen: int | None = None,
         known: bool = False,
         thumbprint: str = "",
+        labels: bytes = b"",
     ) -> Answer[Claimed | Overtaken]:
         """Make `lease` the owner of `agent`. With `own_gen` the lease claims the agent again, and succeeds only if the
         row has no newer generation.
 
         `facts` is JSON. `known` says that the agent had a row before: if there is none now, it was lost with its
         labels. `thumbprint` is that of the key that the agent has proved to hold, "" if it has none; an id that is
-        bound to another key is not claimed.
+        bound to another key is not claimed. `labels` is JSON, "" for none: they are those of an agent without a row.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
         self._store.write("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
@@ -78,6 +79,7 @@ class Directory:
                 "1" if known else "",
                 schema.ORDERED_MS,
                 thumbprint,
+                labels,
             ),
             priority=Priority.BACKGROUND,
         )

@@ -12,8 +12,8 @@ of Unix time as in a JWT. Used by the gateway; an agent treats its credential as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -30,8 +30,10 @@ ALGORITHM: Final = "Ed25519"
 """The name of RFC 9864. `EdDSA` would leave the curve open."""
 TYPE: Final = "fairlead-agent+jwt"
 """A type of its own (RFC 8725 §3.11): no other JWT that the same key may sign is valid as a credential."""
-TEXT_LIMIT: Final = 1_024
-"""Characters of a credential; one with the longest id, audience and key id has fewer than 900."""
+TEXT_LIMIT: Final = 2_048
+"""Characters of a credential; one with the longest id, audience and key id, and LABELS_LIMIT of labels, has fewer."""
+LABELS_LIMIT: Final = 512
+"""Bytes of an agent's labels, as JSON, that a credential carries."""
 LEEWAY: Final = 60
 """Seconds by which the clocks of nodes may differ (RFC 7519 §4.1.4: a few minutes at most)."""
 LIFETIME_LIMIT: Final = 7 * 24 * 3600
@@ -49,7 +51,7 @@ class _Confirmation(msgspec.Struct, frozen=True):
     jwk: _ConfirmationKey
 
 
-class _Claims(msgspec.Struct, frozen=True):
+class _Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     sub: str
     aud: str
     iat: int
@@ -57,17 +59,20 @@ class _Claims(msgspec.Struct, frozen=True):
     exp: int
     jti: str
     cnf: _Confirmation
+    labels: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCredential:
-    """What a valid credential says. `id` is its own, for logs and revocation; `public` is the agent's key."""
+    """What a valid credential says. `id` is its own, for logs and revocation; `public` is the agent's key, and `labels`
+    are those that its enrolment token has granted."""
 
     id: str
     agent: str
     public: bytes
     issued: int
     expires: int
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def thumbprint(self) -> str:
@@ -90,8 +95,11 @@ class CredentialIssuer:
         self._header = _header(thumbprint(self.public))
         self._audience = audience
 
-    def issue(self, id: str, agent: str, public: bytes, now: int, lifetime: int) -> str:
-        """A credential for `agent` with the key `public`, valid from `now` for `lifetime` seconds. `id` is unique."""
+    def issue(
+        self, id: str, agent: str, public: bytes, now: int, lifetime: int, labels: Mapping[str, str] | None = None
+    ) -> str:
+        """A credential for `agent` with the key `public`, valid from `now` for `lifetime` seconds. `id` is unique. The
+        `labels` take LABELS_LIMIT bytes at most."""
         if not 0 < lifetime <= LIFETIME_LIMIT:
             raise ValueError(f"invalid lifetime {lifetime}: expected 1 to {LIFETIME_LIMIT} seconds")
         key = _ConfirmationKey("OKP", "Ed25519", base64url(public))
@@ -103,6 +111,7 @@ class CredentialIssuer:
             exp=now + lifetime,
             jti=id,
             cnf=_Confirmation(key),
+            labels=dict(labels or {}),
         )
         return jwt.encode(self._header, msgspec.to_builtins(claims), self._key, algorithms=[ALGORITHM])
 
@@ -133,7 +142,7 @@ class CredentialVerifier:
         except (JoseError, ValueError, TypeError, InvalidRequest) as e:
             raise _malformed() from e
         self._check_claims(claims, min(now, claims.exp - 1) if may_be_expired else now)
-        return AgentCredential(claims.jti, agent, public, claims.iat, claims.exp)
+        return AgentCredential(claims.jti, agent, public, claims.iat, claims.exp, claims.labels)
 
     def _signed_claims(self, text: str) -> _Claims:
         token = jwt.decode(text, self._key, algorithms=[ALGORITHM], registry=self._registry)

@@ -32,7 +32,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?-]+\Z")
 
 class EnrolmentToken(msgspec.Struct, frozen=True):
     """A token as it is stored. Times are Unix times in ms; `agents` is the pattern of the ids, `uses` the number of
-    agents that it enrols."""
+    agents that it enrols, and `labels` those that it gives them."""
 
     id: str
     digest: str
@@ -41,6 +41,7 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
     agents: str
     uses: int
     created_by: str = ""
+    labels: dict[str, str] = {}
 
 
 def new_token(draw: bytes) -> tuple[str, str, str]:

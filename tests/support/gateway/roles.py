@@ -25,6 +25,8 @@ roles:
       agents: env=dev
   keys:
     - gateway: [tokens]
+  enrol:
+    - gateway: [enrolment]
   all:
     - methods: ["*"]
       verbs: ["*"]
@@ -44,6 +46,7 @@ bindings:
   - {tokens: [watcher], roles: [watch]}
   - {tokens: [looker], roles: [look]}
   - {tokens: [keeper], roles: [keys, look]}
+  - {tokens: [enroller], roles: [enrol]}
   - {tokens: [all], roles: [all]}
   - {tokens: [here], roles: [here]}
   - {tokens: [named], roles: [named]}

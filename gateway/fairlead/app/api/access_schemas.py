@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from fairlead.app.api.identifiers import LabelKey, LabelValue
 from fairlead.authorization.policy_file import NAME, NAME_RULE
 
 DAY = 86_400
@@ -60,6 +61,10 @@ class NewEnrolmentToken(Struct, forbid_unknown_fields=True):
     ]  # fmt: skip
     uses: Annotated[int, Meta(ge=1, le=100_000, description="How many agents it enrols.")] = 1
     lifetime: Annotated[float, Meta(ge=60, le=366 * DAY, description="Seconds until the token expires.")] = 1.0 * DAY
+    labels: Annotated[
+        dict[LabelKey, LabelValue],
+        Meta(max_length=16, description="Labels of the agents that it enrols; only an administrator may name any."),
+    ] = {}
 
 
 class StoredEnrolmentToken(Struct):
@@ -73,6 +78,7 @@ class StoredEnrolmentToken(Struct):
     created_by: str
     expires: str
     expired: bool
+    labels: dict[str, str]
 
 
 class CreatedEnrolmentToken(StoredEnrolmentToken, kw_only=True):

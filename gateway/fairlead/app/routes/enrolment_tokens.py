@@ -20,9 +20,10 @@ from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import flag
 from fairlead.authorization.policy import Verb
-from fairlead.errors import InvalidRequest, Unavailable
+from fairlead.authorization.subject import Subject
+from fairlead.errors import InvalidRequest, PermissionDenied, Unavailable
 from fairlead.fleet.tokens.enrolment_tokens import TOKENS_LIMIT, StoredEnrolment
-from fairlead.identity.credential import LEEWAY, LIFETIME_LIMIT
+from fairlead.identity.credential import LABELS_LIMIT, LEEWAY, LIFETIME_LIMIT
 from fairlead.identity.enrolment_token import (
     ID_BYTES,
     SECRET_BYTES,
@@ -58,11 +59,15 @@ class EnrolmentTokenRoutes:
         body = decoded(_new_token, await read_body(request, BODY_LIMIT))
         creator = caller(request)
         self._authorizer.require_still(creator, (Verb.ENROLMENT,))
+        self._check_labels(creator, body.labels)
         now = self._membership.now()
         id, digest, text = new_token(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
         expires = now + int(body.lifetime * 1000)
-        token = EnrolmentToken(id, digest, now, expires, check_pattern(body.agents), body.uses, creator.identity)
-        self._auditor.note(request, detail=f"{id} for {token.uses} agents {token.agents}")
+        token = EnrolmentToken(
+            id, digest, now, expires, check_pattern(body.agents), body.uses, creator.identity, body.labels
+        )
+        labels = "".join(f" {key}={value}" for key, value in body.labels.items())
+        self._auditor.note(request, detail=f"{id} for {token.uses} agents {token.agents}{labels}")
         await self._auditor.allow(request)
         if self._identity.enrolment is None:
             raise InvalidRequest(
@@ -77,6 +82,19 @@ class EnrolmentTokenRoutes:
         shown = msgspec.structs.asdict(self._describe(StoredEnrolment(_encode(token), 0)))
         answer = access_schemas.CreatedEnrolmentToken(**shown, token=text)
         return Response(_encode(answer), 201, {"cache-control": "no-store"}, media_type="application/json")
+
+    def _check_labels(self, creator: Subject, labels: dict[str, str]) -> None:
+        """Raises PermissionDenied if the creator may not grant labels, on which rights depend, and InvalidRequest."""
+        if labels and not creator.administrator:
+            raise PermissionDenied(
+                f"{creator.identity} may not create enrolment tokens that grant labels, because labels give rights: "
+                "expected an administrator",
+                subject=creator.identity,
+            )
+        if (size := len(_encode(labels))) > LABELS_LIMIT:
+            raise InvalidRequest(
+                f"the labels take {size} bytes as JSON: expected {LABELS_LIMIT} at most", field="labels"
+            )
 
     async def revoke(self, request: Request) -> Response:
         id = request.path_params["token"]
@@ -131,5 +149,5 @@ class EnrolmentTokenRoutes:
         token = _decode(stored.token)
         return access_schemas.StoredEnrolmentToken(
             token.id, token.agents, token.uses, stored.used, iso(token.created) or "", token.created_by,
-            iso(token.expires) or "", token.expires <= self._membership.now(),
+            iso(token.expires) or "", token.expires <= self._membership.now(), token.labels,
         )  # fmt: skip

@@ -19,6 +19,14 @@ if TYPE_CHECKING:
     from fairlead.client import Client
 
 
+def _parse_labels(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> dict[str, str]:
+    pairs = [label.partition("=") for label in given]
+    for (key, sign, _), label in zip(pairs, given, strict=True):
+        if not (key and sign):
+            raise click.BadParameter(f"{label!r}: expected KEY=VALUE", ctx, param)
+    return {key: value for key, _, value in pairs}
+
+
 @click.group("enrolment-tokens", cls=Group)
 def enrolment_tokens() -> None:
     """Create, list and revoke the tokens with which new agents enrol."""
@@ -34,14 +42,18 @@ def enrolment_tokens() -> None:
     "--expires", "lifetime", callback=parse_lifetime, default="24h", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
+@click.option(
+    "-l", "--label", "labels", multiple=True, callback=_parse_labels, metavar="KEY=VALUE",
+    help="A label of the agents that it enrols; may be repeated, and takes an administrator.",
+)  # fmt: skip
 @click.argument("agents", metavar="PATTERN")
-def create(api: str, token: str | None, uses: int, lifetime: float, agents: str) -> None:
-    """Create an enrolment token: fairlead enrolment-tokens create 'web-*' --uses 20
+def create(api: str, token: str | None, uses: int, lifetime: float, labels: dict[str, str], agents: str) -> None:
+    """Create an enrolment token: fairlead enrolment-tokens create 'web-*' --uses 20 -l env=prod
 
     PATTERN says which ids may enrol with it: `?` stands for one character, `*` for any number of them. Prints the
     token, which is not shown again.
     """
-    made = call_api(api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime))
+    made = call_api(api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels))
     click.echo(
         f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
         "not shown again",
@@ -62,12 +74,15 @@ def ls(api: str, token: str | None, output: str) -> None:
     rows = [
         (one.id, one.agents, f"{one.used} of {one.uses}", "expired" if one.expired else one.expires) for one in found
     ]
-    wide = [(*row, one.created, one.created_by) for row, one in zip(rows, found, strict=True)]
+    wide = [
+        (*row, ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-", one.created, one.created_by)
+        for row, one in zip(rows, found, strict=True)
+    ]
     view = View(
         [one.id for one in found],
         {"tokens": msgspec.to_builtins(found)},
         format_table(head, rows),
-        format_table((*head, "CREATED", "BY"), wide),
+        format_table((*head, "LABELS", "CREATED", "BY"), wide),
     )
     click.echo(render(view, output), nl=False)
 

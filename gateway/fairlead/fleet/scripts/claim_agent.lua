@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- KEYS: agent row, open, bound key. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
 -- '1' if a missing row has been lost, ms for which attempts of one boot are ordered,
--- thumbprint of the key that the agent has proved to hold ('' if none).
+-- thumbprint of the key that the agent has proved to hold ('' if none), labels of an agent without a row as JSON ('' if
+-- none).
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, last move by a rebalance ms, '1' if that move led
 -- to this claim, open…} | {'older' | 'late' | 'lost' | 'key', gen}.
 -- A re-claim succeeds unless the row holds another session with a newer generation, whatever else Redis may have lost.
@@ -51,6 +52,7 @@ redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new),
 if (row[4] or '') ~= '' and row[5] ~= ARGV[4] then
   redis.call('HSET', KEYS[1], 'unrecorded', row[4] .. ' ' .. row[5], 'close', '0', 'reason', '')
 end
+if not row[1] and ARGV[11] ~= '' then redis.call('HSET', KEYS[1], 'labels', ARGV[11]) end
 if not row[1] and ARGV[8] == '1' then redis.call('HSET', KEYS[1], 'labels_lost', string.format('%.0f', now)) end
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), string.format('%.0f', moved), landed and '1' or '',

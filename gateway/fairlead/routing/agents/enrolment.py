@@ -7,7 +7,7 @@ whatever token it has, until an administrator releases the id. Nothing here depe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -81,7 +81,7 @@ class Enrolment:
             check_enrolment(token, secret, agent, token.uses, self._now())
         await self._check_binding(agent, public)
         logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
-        return self._issue(agent, public)
+        return self._issue(agent, public, token.labels)
 
     async def renew(self, text: str, proof: str) -> str:
         """A credential in place of an earlier one, which may have expired: an agent that was away for long still has
@@ -89,7 +89,7 @@ class Enrolment:
         credential = self.verify(text, may_be_expired=True)
         check_proof(credential.public, proof, renewal_statement(credential.agent, text))
         await self.check_bound(credential)
-        return self._issue(credential.agent, credential.public)
+        return self._issue(credential.agent, credential.public, credential.labels)
 
     async def check_bound(self, credential: AgentCredential) -> None:
         """Raises Unauthorized if the credential's id is not, or no longer, bound to its key."""
@@ -105,8 +105,8 @@ class Enrolment:
             logger.warning("refused to enrol agent %s with key %s: the id has %s", agent, thumbprint(public), bound)
             raise _refusal(agent, bound)
 
-    def _issue(self, agent: str, public: bytes) -> str:
-        return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self.lifetime)
+    def _issue(self, agent: str, public: bytes, labels: Mapping[str, str]) -> str:
+        return self._issuer.issue(self._new_id(), agent, public, self._now() // 1000, self.lifetime, labels)
 
 
 def _refusal(agent: str, bound: str) -> Unauthorized:

@@ -11,6 +11,8 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+import msgspec
+
 from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
@@ -122,9 +124,10 @@ class Registration:
             return False
         lease, known = membership.lease, session.identity
         self._hub.begin_registration(session)
+        thumbprint, labels = self._proved_identity(session)
         claimed = await self._directory.claim(
             session.agent, lease, known.boot, known.conn, known.sid, known.facts, membership.valid_until(),
-            known=membership.rebuilding and known.conn > 1, thumbprint=self._proved_key(session),
+            known=membership.rebuilding and known.conn > 1, thumbprint=thumbprint, labels=labels,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
@@ -159,10 +162,14 @@ class Registration:
         self._welcome(session, hello, claimed, taken)
         return True
 
-    def _proved_key(self, session: Session) -> str:
-        """The thumbprint of the key that the agent has proved to hold; "" if it came with the shared token."""
+    def _proved_identity(self, session: Session) -> tuple[str, bytes]:
+        """The thumbprint of the key that the agent has proved to hold, and the labels that its enrolment has granted,
+        as JSON; both are empty if it came with the shared token."""
         challenge = self._hub.opening.challenge(session)
-        return "" if challenge is None else challenge.credential.thumbprint
+        if challenge is None:
+            return "", b""
+        credential = challenge.credential
+        return credential.thumbprint, msgspec.json.encode(credential.labels) if credential.labels else b""
 
     def _note_move(self, session: Session, claimed: Claimed) -> None:
         """Record that a rebalance has moved the agent, either to this node or before that."""
