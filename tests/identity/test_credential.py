@@ -17,7 +17,15 @@ from joserfc.jwk import OctKey, OKPKey, RSAKey
 
 from fairlead.errors import InvalidRequest, Unauthorized
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
-from fairlead.identity.credential import LEEWAY, LIFETIME_LIMIT, TEXT_LIMIT, TYPE, CredentialIssuer, CredentialVerifier
+from fairlead.identity.credential import (
+    LABELS_LIMIT,
+    LEEWAY,
+    LIFETIME_LIMIT,
+    TEXT_LIMIT,
+    TYPE,
+    CredentialIssuer,
+    CredentialVerifier,
+)
 
 NOW = 1_800_000_000
 AGENT_KEY = AgentKey(b"a" * 32)
@@ -80,9 +88,11 @@ def test_a_credential_made_by_hand_of_documented_parts_is_read() -> None:
 
 def test_the_longest_credential_is_within_the_limit() -> None:
     issuer = CredentialIssuer(SEED, "f" * 128)
-    text = issuer.issue("0" * 36, "a" * 128, AGENT_KEY.public, 1 << 40, LIFETIME_LIMIT)
-    assert len(text) < 900 < TEXT_LIMIT
-    assert CredentialVerifier([issuer.public], "f" * 128).verify(text, 1 << 40).agent == "a" * 128
+    labels = {"k": "v" * (LABELS_LIMIT - len('{"k":""}'))}
+    text = issuer.issue("0" * 36, "a" * 128, AGENT_KEY.public, 1 << 40, LIFETIME_LIMIT, labels)
+    assert len(text) < 1_700 < TEXT_LIMIT
+    read = CredentialVerifier([issuer.public], "f" * 128).verify(text, 1 << 40)
+    assert (read.agent, read.labels) == ("a" * 128, labels)
 
 
 @pytest.mark.parametrize("name", ["none", "None", "NONE", "", "HS256", "RS256", "ES256", "EdDSA", "ed25519"])
