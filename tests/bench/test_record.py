@@ -100,6 +100,11 @@ def test_a_peer_that_needs_less_is_listed_with_its_reason() -> None:
 
 def test_neither_a_floor_nor_a_difference_within_noise_is_listed() -> None:
     assert behind(links(fairlead=4.0, epoll=4.0, floor=1.0, uvloop=2.0, ws=3.95)) == []
+
+
+def test_what_is_compared_is_the_default_carrier_and_not_the_best_of_ours() -> None:
+    assert behind(links(fairlead=2.0, epoll=4.0, ws=3.0))[0].ours == "4.000 B"
+    assert behind(links(fairlead=4.0, epoll=2.0, ws=3.0)) == []
     assert "nothing in these runs" in deficits([])
 
 

@@ -1,7 +1,8 @@
 """What is behind a peer or behind its aim, found in the results: pure, so that a test can hold it.
 
-Less is better in all of these figures. Ours is the best of our carriers: they are one setting apart. A floor is no
-peer: it serves nothing.
+Less is better in all of these figures. Ours is the carrier that `fairlead serve` uses by default, for every figure of a
+server: the best of several carriers, figure by figure, would be a server that does not exist. A floor is no peer: it
+serves nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ REASONS = {
     "gorilla": "compiled, and few lines run for each message",
 }
 UNKNOWN = "not known yet"
+DEFAULT = ("direct", "epoll", "fairlead")
+"""Our carriers; the first one that a table has is the default one, or the nearest to it."""
 TLS_REASONS = {"nginx-alone": "it sends a constant and closes; ours becomes a link, in Python"}
 
 
@@ -55,7 +58,7 @@ def behind(results: dict[str, dict[str, Any]]) -> list[Behind]:
 
 
 def _against(what: str, unit: str, servers: dict[str, float], labels: dict[str, str]) -> Iterator[Behind]:
-    ours = min((figure for name, figure in servers.items() if name in OWN), default=0.0)
+    ours = next((servers[name] for name in DEFAULT if name in servers), 0.0)
     for name, theirs in servers.items():
         if name not in (*OWN, *FLOORS) and 0 < theirs * NOISE < ours:
             digits = 1 if ours >= 10 else 3
