@@ -51,7 +51,8 @@ async def test_who_did_what_to_whom_and_who_was_denied(
     posted = await ci.post(body, traceparent=f"00-{TRACE}-b7ad6b7169203331-01")
     assert posted.status_code == 202
     reason = denied(await ci.post({"agent": agent.agent, "method": "shell"}))
-    await ci.http.get("/v1/agents", params={"selector": "env=dev"})
+    no_trace = {"traceparent": f"00-{'z' * 32}-b7ad6b7169203331-01"}
+    await ci.http.get("/v1/agents", params={"selector": "env=dev"}, headers=no_trace)
     denied(await ci.http.delete(f"/v1/agents/{agent.agent}"))
     label, create, post, shell, listed, delete = written(tmp_path)
     assert (label.subject, label.issuer, label.action, label.outcome) == (
@@ -65,6 +66,7 @@ async def test_who_did_what_to_whom_and_who_was_denied(
     assert post.trace == TRACE
     assert (shell.outcome, shell.method, shell.agent, shell.reason) == ("denied", "shell", agent.agent, reason)
     assert (listed.action, listed.selector, listed.count) == ("listAgents", "env=dev", 1)
+    assert listed.trace == ""
     assert (delete.action, delete.outcome, delete.agent) == ("deleteAgent", "denied", agent.agent)
     raw = b"".join(path.read_bytes() for path in segments(tmp_path / "audit")["node-1"])
     assert b"a secret" not in raw

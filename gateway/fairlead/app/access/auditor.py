@@ -18,6 +18,7 @@ from fairlead.audit.log_writer import AuditLogWriter
 from fairlead.audit.records import AuditEvent
 from fairlead.authorization.service_token import is_token_id
 from fairlead.errors import PermissionDenied
+from fairlead.telemetry.tracing import parse_traceparent
 
 OPERATION: Final = "fairlead.operation"
 """The member of the ASGI scope with the name of the operation."""
@@ -63,8 +64,8 @@ def _event(request: Request, outcome: str, reason: str, count: int | None) -> Au
     for name in ("agent", "command"):
         if name in noted:
             noted[name] = noted[name][:128]
-    trace = (find_header(request, b"traceparent") or "").split("-")
+    trace = parse_traceparent(find_header(request, b"traceparent") or "")
     return AuditEvent(
         subject.identity, subject.issuer, scope[OPERATION], outcome, reason, count=count,
-        trace=trace[1] if len(trace) == 4 and len(trace[1]) == 32 else "", **noted,
+        trace=f"{trace[0]:032x}" if trace is not None else "", **noted,
     )  # fmt: skip
