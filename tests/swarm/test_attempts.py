@@ -17,6 +17,18 @@ def test_an_attempt_is_due_until_it_is_over() -> None:
     assert attempts.over(1) is None
 
 
+def test_the_attempts_of_each_agent_are_numbered_from_one() -> None:
+    attempts = Attempts(2)
+    attempts.begin(0, 1.0)
+    attempts.begin(1, 2.0)
+    attempts.over(0)
+    attempts.begin(0, 3.0)
+    assert (attempts.conn(0), attempts.conn(1)) == (2, 1)
+    for _ in range(300):  # more than a byte holds
+        attempts.begin(1, 4.0)
+    assert attempts.conn(1) == 301
+
+
 def test_a_named_delay_is_used_once_and_for_its_agent_alone() -> None:
     attempts = Attempts(2)
     attempts.name_delay(0, 123456.0)

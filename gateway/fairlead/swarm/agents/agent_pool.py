@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from fairlead.carrier.client import ClientConnection
 from fairlead.carrier.listener import Connection
-from fairlead.swarm.agents.attempts import Attempts
+from fairlead.swarm.agents.attempts import Attempts, UnwelcomedLinks
 from fairlead.swarm.agents.dial_queue import DialQueue, concurrent
 from fairlead.swarm.agents.dialer import PoolDialer, limit_receive_buffer
 from fairlead.swarm.agents.simulated_agent import SimulatedAgent
@@ -56,6 +56,7 @@ class AgentPool:
         self.counters = Counters()
         self.heartbeat = FIRST_HEARTBEAT
         self.window = WINDOW
+        self.unwelcomed = UnwelcomedLinks()
         self.stopping = False
         self._number = number
         self._began = began
@@ -137,7 +138,6 @@ class AgentPool:
 
     async def _dial(self, index: int, due: float) -> bool:
         agent = self._agents[index]
-        agent.conn += 1
         self._attempts.begin(index, due)
         self.counters.attempts += 1
         refusal = await self.dialer.dial(agent, agent.number, from_event_loop=agent.profile is Profile.SLOW)
@@ -182,7 +182,8 @@ class AgentPool:
                 "host": socket.gethostname()[:256],
             }
         sdk = f"fairlead-swarm/{__version__}"
-        return Hello(agent=agent.name, boot=self._boot, conn=agent.conn, sdk=sdk, facts=facts, have=have)
+        conn = self._attempts.conn(self._index(agent))
+        return Hello(agent=agent.name, boot=self._boot, conn=conn, sdk=sdk, facts=facts, have=have)
 
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
         now = time.monotonic()

@@ -9,6 +9,7 @@ import asyncio
 from typing import Protocol, TypeVar
 
 from fairlead.carrier.listener import Connection
+from fairlead.swarm.agents.attempts import UnwelcomedLinks
 from fairlead.swarm.counters import Counters
 from fairlead.swarm.options import SwarmOptions
 from fairlead.wire.codec import Codec
@@ -27,6 +28,7 @@ class SimulatedAgentOwner(Protocol[A_contra]):
     counters: Counters
     heartbeat: float
     window: int
+    unwelcomed: UnwelcomedLinks
     stopping: bool
 
     def opened(self, agent: A_contra) -> float:

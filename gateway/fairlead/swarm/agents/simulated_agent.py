@@ -34,12 +34,9 @@ SLOW_BUFFER = 8 << 10
 
 class SimulatedAgent:
     __slots__ = (
-        "asked",
         "commands",
-        "conn",
         "connection",
         "has_sent",
-        "next",
         "number",
         "pool",
         "profile",
@@ -53,11 +50,6 @@ class SimulatedAgent:
         self.profile = profile
         self.connection: Connection | None = None
         """The connection in use. While the agent moves, this is the old one until the next one is welcomed."""
-        self.next: Connection | None = None
-        """The next connection of an agent that moves, on which it has said hello."""
-        self.conn = 0
-        self.asked: float | None = None
-        """When hello was sent, or when a half-open agent began to read."""
         self.since = 0.0
         """When it was welcomed."""
         self.welcomed = False
@@ -90,16 +82,18 @@ class SimulatedAgent:
         for how long nothing was received.
         """
         if listening:
-            for connection in (self.connection, self.next):
+            for connection in (self.connection, self._next):
                 if connection is not None:
                     self.pool.listen(connection)
         if self.connection is None:
             return
-        if self.next is not None and self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
+        asked = self.pool.unwelcomed.asked.get(self.number)
+        is_late = asked is not None and now - asked > WELCOME_TIMEOUT
+        if is_late and self._next is not None:
             self._leave_next(CloseCode.NORMAL, "no welcome in time")
             self.pool.refused(self, "no welcome", f"no welcome within {WELCOME_TIMEOUT:g} s", now)
         if not self.welcomed:
-            if self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
+            if is_late:
                 self.leave(CloseCode.NORMAL, "no welcome in time")
                 self.pool.refused(self, "no welcome", f"no welcome within {WELCOME_TIMEOUT:g} s", now)
                 return
@@ -125,9 +119,16 @@ class SimulatedAgent:
         if connection is not None:
             connection.abort()
 
+    @property
+    def _next(self) -> Connection | None:
+        """The next connection of an agent that moves, on which it has said hello."""
+        return self.pool.unwelcomed.next.get(self.number)
+
+    def _take_next(self) -> Connection | None:
+        return self.pool.unwelcomed.next.pop(self.number, None)
+
     def _leave_next(self, code: int, why: str) -> None:
-        connection, self.next = self.next, None
-        self._say_bye(connection, code, why)
+        self._say_bye(self._take_next(), code, why)
 
     def _say_bye(self, connection: Connection | None, code: int, why: str) -> None:
         if connection is not None and not connection.closing:
@@ -136,7 +137,7 @@ class SimulatedAgent:
 
     def _lose(self) -> None:
         """The connection in use is gone. The next one, if any, replaces it and still waits for its welcome."""
-        self.connection, self.next = self.next, None
+        self.connection = self._take_next()
         self._unwelcome()
 
     def emit(self) -> None:
@@ -149,11 +150,12 @@ class SimulatedAgent:
             self._with_commands().emit(Event(id=self.pool.event_id(), type="swarm.tick", payload=b'{"load":0.42}'))
 
     def _stay_half_open(self, connection: Connection, now: float) -> None:
-        if self.asked is None:
+        asked = self.pool.unwelcomed.asked.get(self.number)
+        if asked is None:
             if now - self.since > HALF_OPEN * self.pool.heartbeat:
-                self.asked = now
+                self.pool.unwelcomed.asked[self.number] = now
                 connection.resume_reading()  # now read what the gateway has sent meanwhile
-        elif now - self.asked > GRACE:
+        elif now - asked > GRACE:
             self.counters.half_open_unnoticed += 1
             self.drop()
             self.pool.reconnect(self, now)
@@ -171,10 +173,11 @@ class SimulatedAgent:
     # -- the carrier's listener ----------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
-        self.asked = self.pool.opened(self)
+        unwelcomed = self.pool.unwelcomed
+        unwelcomed.asked[self.number] = self.pool.opened(self)
         have = self.commands.outbox.have() if self.commands is not None else {}
         if self.connection is not None:
-            self.next = connection
+            unwelcomed.next[self.number] = connection
         else:
             self.connection = connection
             self._unwelcome()
@@ -182,18 +185,21 @@ class SimulatedAgent:
         connection.send(self.codec.encode(self.pool.hello(self, have)))
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
-        if connection not in (self.connection, self.next) or (self.welcomed and self.profile is Profile.HALF_OPEN):
+        in_use = connection is self.connection
+        if not in_use and connection is not self._next:
+            return  # it was left
+        if self.welcomed and self.profile is Profile.HALF_OPEN:
             return
         try:
             message = self.codec.decode(data)
-            if connection is self.next:
-                self._receive_on_next(connection, message)
-            else:
+            if in_use:
                 self._receive(connection, message)
+            else:
+                self._receive_on_next(connection, message)
         except ProtocolViolation as violation:
             was_welcomed = self.welcomed and connection is self.connection
-            if connection is self.next:
-                self.next = None
+            if connection is self._next:
+                self._take_next()
             else:
                 self._lose()
             connection.close(violation.close_code, violation.message)
@@ -204,7 +210,7 @@ class SimulatedAgent:
             if not isinstance(message, Hb | Bye | None):
                 raise ProtocolViolation(CloseCode.PROTOCOL, "expected nothing but hb and bye until welcome")
             return
-        old, self.connection, self.next = self.connection, connection, None
+        old, self.connection = self.connection, self._take_next()
         self._unwelcome()
         self._receive(connection, message)
         self.counters.moved += 1
@@ -244,7 +250,7 @@ class SimulatedAgent:
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
         self.counters.linked += 1
         self.welcomed = True
-        self.asked = None
+        self.pool.unwelcomed.asked.pop(self.number, None)
         self.since = self.pool.welcomed(self, welcome)
         if self.profile is Profile.HALF_OPEN:
             connection.pause_reading()
@@ -257,13 +263,13 @@ class SimulatedAgent:
             connection.resume_reading()
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        if connection is self.next:
-            self.next = None
-            self.pool.refused(self, f"close {code}", reason, time.monotonic())
-        elif connection is self.connection:
+        if connection is self.connection:
             was_welcomed = self.welcomed
             self._lose()
             self.pool.ended(self, code, reason, was_welcomed)
+        elif connection is self._next:
+            self._take_next()
+            self.pool.refused(self, f"close {code}", reason, time.monotonic())
 
     def on_silence(self, connection: Connection) -> None:
         """Treat the connection as closed: the gateway may be gone, and nothing else would ever report it."""
