@@ -289,7 +289,9 @@ async def test_a_socket_stays_on_the_epoll_when_the_event_loop_cannot_watch_it(
     assert recorder.events == []
 
 
-async def test_the_first_write_of_a_turn_is_at_once_and_the_rest_is_one_write(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_write_of_a_turn_is_at_once_and_the_rest_is_one_write(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport, _, peer = await bench.taken()
     writes: list[int] = []
     write = os.write
