@@ -4,7 +4,8 @@ A client asks with `{"push": {"stocks": …, "ticks": …, "interval": seconds, 
 quote of each stock (open, high, low, close, volume, and the time of the tick) to each client, tick by tick. The time of
 a tick is when it began, or shortly after it was due if the server was late. So the latency of a quote includes the time
 that it waits for others of its tick to be encoded and sent. Each server uses what its library has for one message to
-many. fairlead, epoll: our carrier, each frame encoded once. autobahn: prepared messages. socketio: python-socketio on uvicorn, `emit`. `node/market.js` does the same on Node.js.
+many. fairlead, epoll: our carrier, each frame encoded once. autobahn: prepared messages. socketio: python-socketio on
+uvicorn, `emit`. `node/market.js` does the same on Node.js.
 """
 
 from __future__ import annotations
