@@ -1,4 +1,4 @@
-"""The clients of the market benchmark: they count quotes and their latencies, speak Socket.IO, or do not read at all.
+"""The clients of the market benchmark: they keep quotes and when they arrived, speak Socket.IO, or do not read at all.
 
 One client for all servers, so that the load costs the same: Socket.IO is spoken in the few packets that it needs over
 a WebSocket (Engine.IO 4).
@@ -19,16 +19,20 @@ from fairlead.carrier.timer_wheel import TimerWheel
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 STAMP = struct.Struct("<Hd")
-"""How a binary quote begins: stock and time of sending."""
+"""How a binary quote begins: stock and time of the tick."""
 OPENED, PING, CONNECTED, EVENT, BINARY_EVENT = "0", "2", "40", "42", "45"
 """How packets of Engine.IO and Socket.IO begin."""
 
 
 class QuoteReader:
-    """Counts the quotes of one client; each has arrived once `done` is set."""
+    """Keeps the quotes of one client and when each arrived; all have arrived once `done` is set.
+
+    They are decoded by `latencies`, when nothing is being measured: the clients share one processor, and a quote that
+    waits there for others to be decoded would count as late.
+    """
 
     def __init__(self) -> None:
-        self.latencies: list[float] = []
+        self.arrived: list[tuple[float, bytes | str]] = []
         self.expected = 0
         self.ready = asyncio.Event()
         self.done = asyncio.Event()
@@ -39,8 +43,17 @@ class QuoteReader:
         self._connection.send(json.dumps({"push": push}))
 
     def expect(self, count: int) -> None:
-        self.latencies, self.expected = [], count
+        self.arrived, self.expected = [], count
         self.done.clear()
+
+    def latencies(self) -> list[float]:
+        """Seconds from the time of its tick to the arrival of each quote."""
+        return [at - self.time_of_tick(message) for at, message in self.arrived]
+
+    @staticmethod
+    def time_of_tick(message: bytes | str) -> float:
+        found: float = json.loads(message)["t"] if isinstance(message, str) else STAMP.unpack_from(message)[1]
+        return found
 
     def close(self) -> None:
         assert self._connection is not None
@@ -51,12 +64,8 @@ class QuoteReader:
         self.ready.set()
 
     def on_message(self, connection: Connection, message: bytes | str) -> None:
-        sent = json.loads(message)["t"] if isinstance(message, str) else STAMP.unpack_from(message)[1]
-        self._count(sent)
-
-    def _count(self, sent: float) -> None:
-        self.latencies.append(time.time() - sent)
-        if len(self.latencies) == self.expected:
+        self.arrived.append((time.monotonic(), message))
+        if len(self.arrived) == self.expected:
             self.done.set()
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None: ...
@@ -68,6 +77,13 @@ class QuoteReader:
 class SocketIOReader(QuoteReader):
     """The same over Socket.IO."""
 
+    @staticmethod
+    def time_of_tick(message: bytes | str) -> float:
+        if isinstance(message, str):
+            found: float = json.loads(message[len(EVENT) :])[1]["t"]
+            return found
+        return QuoteReader.time_of_tick(message)
+
     def ask(self, push: dict[str, float | bool]) -> None:
         assert self._connection is not None
         self._connection.send(EVENT + json.dumps(["push", {"push": push}]))
@@ -76,10 +92,8 @@ class SocketIOReader(QuoteReader):
         self._connection = connection
 
     def on_message(self, connection: Connection, message: bytes | str) -> None:
-        if not isinstance(message, str):
-            self._count(STAMP.unpack_from(message)[1])
-        elif message.startswith(EVENT):
-            self._count(json.loads(message[2:])[1]["t"])
+        if not isinstance(message, str) or message.startswith(EVENT):
+            super().on_message(connection, message)
         elif message.startswith(BINARY_EVENT):
             return  # its octets are the next message
         elif message == PING:

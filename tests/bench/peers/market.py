@@ -1,9 +1,11 @@
 """Servers that push market data, one a process: `market.py NAME PORT`.
 
 A client asks with `{"push": {"stocks": …, "ticks": …, "interval": seconds, "binary": …}}`; the server then sends the
-quote of each stock (open, high, low, close, volume, and the time of sending) to each client, tick by tick. Each
-server uses what its library has for one message to many. fairlead, epoll: our carrier, each frame encoded once.
-autobahn: prepared messages. socketio: python-socketio on uvicorn, `emit`. `node/market.js` does the same on Node.js.
+quote of each stock (open, high, low, close, volume, and the time of the tick) to each client, tick by tick. The time of
+a tick is when it began, or shortly after it was due if the server was late. So the latency of a quote includes the time
+that it waits for others of its tick to be encoded and sent. Each server uses what its library has for one message to
+many. fairlead, epoll: our carrier, each frame encoded once. autobahn: prepared messages. socketio: python-socketio on
+uvicorn, `emit`. `node/market.js` does the same on Node.js.
 """
 
 from __future__ import annotations
@@ -24,37 +26,45 @@ if TYPE_CHECKING:  # other servers run where Fairlead is not installed
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 QUOTE = struct.Struct("<Hd5d")
-"""Stock, time of sending, open, high, low, close, volume."""
+"""Stock, time of the tick, open, high, low, close, volume."""
 
 
-def quote(stock: int, tick: int) -> dict[str, float]:
+def quote(stock: int, tick: int, at: float) -> dict[str, float]:
     begin = 100.0 + stock
     return {
-        "s": stock, "t": time.time(), "o": begin, "h": begin + 1.25, "l": begin - 1.25, "c": begin + 0.5,
+        "s": stock, "t": at, "o": begin, "h": begin + 1.25, "l": begin - 1.25, "c": begin + 0.5,
         "v": 1000.0 + tick,
     }  # fmt: skip
 
 
-def encoded(stock: int, tick: int, binary: bool) -> bytes:
-    data = quote(stock, tick)
+def encoded(stock: int, tick: int, at: float, binary: bool) -> bytes:
+    data = quote(stock, tick, at)
     return QUOTE.pack(*data.values()) if binary else json.dumps(data).encode()
 
 
-async def ticks(asked: dict[str, Any], send: Callable[[int, int, bool], Awaitable[None] | None]) -> None:
-    """`send(stock, tick, binary)` for all stocks at each tick, by the clock."""
+TIMER = 0.0015
+"""Seconds that a tick may begin after it was due and count as punctual: timers of event loops have milliseconds."""
+Send = Callable[[int, int, float, bool], Awaitable[None] | None]
+"""Called with the stock, the tick, its time, and whether the quote is binary."""
+
+
+async def ticks(asked: dict[str, Any], send: Send) -> None:
+    """Send all stocks at each tick, by the clock."""
     begin = time.monotonic()
     for tick in range(asked["ticks"]):
+        due = begin + tick * asked["interval"]
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+        at = min(time.monotonic(), due + TIMER)
         for stock in range(asked["stocks"]):
-            sending = send(stock, tick, asked["binary"])
+            sending = send(stock, tick, at, asked["binary"])
             if sending is not None:
                 await sending
-        await asyncio.sleep(max(0.0, begin + (tick + 1) * asked["interval"] - time.monotonic()))
 
 
 class Pushes:
     """The pushes under way: an event loop holds its tasks weakly."""
 
-    def __init__(self, send: Callable[[int, int, bool], Awaitable[None] | None]) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -71,10 +81,10 @@ class Quotes:
         self._connections: dict[int, Connection] = {}
         self._pushes = Pushes(self._push)
 
-    def _push(self, stock: int, tick: int, binary: bool) -> None:
+    def _push(self, stock: int, tick: int, at: float, binary: bool) -> None:
         from fairlead.wire.websocket import frames
 
-        frame = frames.encode(frames.FIN | (frames.BINARY if binary else frames.TEXT), encoded(stock, tick, binary))
+        frame = frames.encode(frames.FIN | (frames.BINARY if binary else frames.TEXT), encoded(stock, tick, at, binary))
         for connection in list(self._connections.values()):
             connection.write(frame)
 
@@ -120,8 +130,8 @@ async def autobahn(port: int) -> None:
 
     opened: set[Any] = set()
 
-    def push(stock: int, tick: int, binary: bool) -> None:
-        prepared = factory.prepareMessage(encoded(stock, tick, binary), binary)
+    def push(stock: int, tick: int, at: float, binary: bool) -> None:
+        prepared = factory.prepareMessage(encoded(stock, tick, at, binary), binary)
         for protocol in list(opened):
             protocol.sendPreparedMessage(prepared)
 
@@ -151,8 +161,8 @@ async def socketio(port: int) -> None:
 
     server = library.AsyncServer(async_mode="asgi", cors_allowed_origins="*")
 
-    async def push(stock: int, tick: int, binary: bool) -> None:
-        await server.emit("quote", encoded(stock, tick, True) if binary else quote(stock, tick))
+    async def push(stock: int, tick: int, at: float, binary: bool) -> None:
+        await server.emit("quote", encoded(stock, tick, at, True) if binary else quote(stock, tick, at))
 
     pushes = Pushes(push)
 

@@ -146,7 +146,7 @@ def market(figures: dict[str, Any]) -> str:
         "### Market data\n\nQuotes (open, high, low, close, volume) pushed to all clients. Packets per "
         "CPU second of the server:",
         markdown(head, packets),
-        "Latency from the time of sending to the client, p50 / p99 ms:",
+        "Latency from the time of the tick to the client, p50 / p99 ms:",
         markdown(head, latency),
         "Memory (PSS, MiB) while 1,000 quotes a second are pushed to three clients that read and one that does not:",
         markdown(["server", *(f"{i * every / 60:.1f} min" for i in shown)], memory),

@@ -184,10 +184,14 @@ class Poller:
             return self._more[:0]
 
     def flush_soon(self, transport: SocketTransport) -> None:
-        """Flush `transport` when the callbacks of this turn are done."""
-        if not self._unflushed:
-            self._loop.call_soon(self._flush)
+        """Flush `transport` when the callbacks of this turn are done, or at once if it is the first of the turn: a
+        message to one link does not wait for another turn, and messages to many take one system call for each link.
+        """
+        first = not self._unflushed
         self._unflushed.append(transport)
+        if first:
+            self._loop.call_soon(self._flush)
+            transport.flush()
 
     def call_soon(self, callback: Callable[[OSError | None], None], error: OSError | None) -> None:
         self._loop.call_soon(callback, error)

@@ -63,7 +63,9 @@ class SocketTransport(asyncio.Transport):
         return default
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write `data` with everything else that is written in the same turn, so that it takes one system call."""
+        """Write `data` with what else is written in the same turn, so that it takes one system call. The first output
+        of a turn, to whichever socket, is written at once.
+        """
         if self._state != OPEN:
             return
         output = self._output
