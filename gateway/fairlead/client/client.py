@@ -25,6 +25,7 @@ from fairlead.client.models import (
     Link,
     NewEnrolmentToken,
     NewToken,
+    NodeInfo,
     Permission,
     Ranking,
     TokenInfo,
@@ -43,6 +44,10 @@ T = TypeVar("T")
 class _Page(msgspec.Struct):
     agents: list[Agent]
     cursor: str | None = None
+
+
+class _Nodes(msgspec.Struct):
+    nodes: list[NodeInfo]
 
 
 class _Labels(msgspec.Struct):
@@ -120,6 +125,10 @@ class Client:
         """The worst links of the fleet by a measure: a p99 (rtt, deliver, ack, first_byte, run, store) or a number
         (open, failed, reconnects)."""
         return await self._get("/v1/links", Ranking, {"by": by, "limit": limit})
+
+    async def nodes(self, state: str = "") -> list[NodeInfo]:
+        """All nodes of the fleet, ordered by name. `state` is serving, draining, stopped or lost."""
+        return (await self._get("/v1/nodes", _Nodes, {"state": state} if state else None)).nodes
 
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""

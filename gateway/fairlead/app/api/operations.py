@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.app.api import access_schemas, schemas
+from fairlead.app.api import access_schemas, node_schemas, schemas
 from fairlead.authorization.policy import Verb
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
@@ -172,6 +172,17 @@ OPERATIONS = (
             Param(
                 "limit", "Maximum number of links.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
+            ),
+        ),
+    ),
+    Operation(
+        "get", "/v1/nodes", "listNodes", "List the nodes of the fleet with their load, as each reported it last.",
+        "All nodes that reported within the last 150 seconds, ordered by name.",
+        200, node_schemas.NodeList, faults=LATER, needs=(Verb.NODES,),
+        params=(
+            Param(
+                "state", "Only nodes in this state.",
+                {**TEXT, "enum": [state.value for state in node_schemas.NodeState]},
             ),
         ),
     ),
