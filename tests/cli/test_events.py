@@ -1,4 +1,4 @@
-"""`fairlead events`: prints, filters and follows the events of agents, against a real gateway and an agent of the SDK."""
+"""`fairlead events`: prints, filters and follows events, against a real gateway and an agent of the SDK."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from support.cli.processes import Part, environment, gateway
+from support.cli.processes import environment, gateway
 from support.waiting import WAIT, wait_until
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]

@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ async def stored(api: GatewayApi, expected: int, **query: str) -> list[dict[str,
             await asyncio.sleep(0.05)
 
 
-async def lines(api: GatewayApi, **query: str) -> AsyncIterator[dict[str, Any]]:
+async def lines(api: GatewayApi, **query: str) -> AsyncGenerator[dict[str, Any]]:
     """What a follower gets, without the lines that keep the connection alive."""
     async with (
         asyncio.timeout(WAIT),
@@ -103,17 +103,19 @@ async def test_filters_by_agent_type_and_selector(gateway: GatewayProcess, api: 
 async def test_a_follower_gets_what_comes_at_any_node(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:
-    first, second = make_gateway(own_valkey.url), make_gateway(own_valkey.url)
+    first, second = (make_gateway(own_valkey.url, name=name) for name in ("node-1", "node-2"))
     agent = await dial(second)
     await agent.greet()
     await emit(agent, "before")
     await stored(api_of(first), 1)
     async with aclosing(lines(api_of(first), since="0")) as followed, asyncio.timeout(WAIT):
+        first_event = asyncio.ensure_future(anext(followed))
         # The stream has begun once it is counted.
         while await metric(first, "fairlead_event_readers") != 1:
             await asyncio.sleep(0.05)
         await emit(agent, *(f"e{n}" for n in range(20)))
-        assert [(await anext(followed))["type"] for _ in range(20)] == [f"e{n}" for n in range(20)]
+        found = [await first_event, *[await anext(followed) for _ in range(19)]]
+        assert [one["type"] for one in found] == [f"e{n}" for n in range(20)]
         await emit(agent, "later")
         assert (await anext(followed))["type"] == "later"
     async with asyncio.timeout(WAIT):
@@ -138,7 +140,7 @@ async def test_a_browser_resumes_with_the_last_id(gateway: GatewayProcess, api: 
 async def test_a_reader_goes_on_at_another_node_when_its_node_is_killed(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: DialAgent
 ) -> None:
-    doomed, other = make_gateway(own_valkey.url), make_gateway(own_valkey.url)
+    doomed, other = (make_gateway(own_valkey.url, name=name) for name in ("node-1", "node-2"))
     agent = await dial(other)
     await agent.greet()
     await emit(agent, *(f"e{n}" for n in range(10)))

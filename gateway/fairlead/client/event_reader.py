@@ -58,7 +58,7 @@ class EventReader:
         self._since = since
         self._follow = follow
 
-    async def __aiter__(self) -> AsyncIterator[AgentEvent | LostEvents]:
+    async def __aiter__(self) -> AsyncGenerator[AgentEvent | LostEvents]:
         """The events, in order. Without `follow` it ends with the last one. Raises Unavailable when no node answers for
         a while, and every error that repeating the request does not resolve."""
         failures = 0

@@ -82,7 +82,9 @@ class EventFeed:
             page = await self._log.read(self._at, PAGE_EVENTS, PAGE_BYTES)
             if _lost(self._at, page) is not None:
                 self._forget()  # each reader finds out for itself what it has lost
-            elif page.events and self._complete_after is not None:
+            elif not page.events:
+                return
+            elif self._complete_after is not None:
                 self._add(page.events)
             self._followers.notify(TOPIC)
             if page.complete:
