@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.client import AgentEvent, Client, LostEvents
 from fairlead.errors import NodeBusy
-from fairlead.fleet.event_log import EventLog
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.routing.event_feed import READERS
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.fleet import lua
-from fairlead.fleet.event_log import EventLog
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.routing.store_memory import FULL_SHARE, LOW_SHARE, MARGIN, MemoryLevel, next_level
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner

@@ -22,7 +22,7 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.event_log import EventLog
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import NodeRow, NodeTable
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.agents import index_sweeper

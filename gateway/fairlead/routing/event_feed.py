@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from fairlead.errors import BusUnavailable, NodeBusy, Unavailable
-from fairlead.fleet.event_log import BEGINNING, EventLog, EventPage, Position, StoredEvent
+from fairlead.fleet.events.event_log import BEGINNING, EventLog, EventPage, Position, StoredEvent
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.errors import StoreError
@@ -54,7 +54,7 @@ class EventFeed:
         self._store = store
         self._log = log
         self._followers = followers
-        self.readers = 0
+        self._readers = 0
         self._wanted = asyncio.Event()
         self._recent: deque[StoredEvent] = deque()
         self._recent_bytes = 0
@@ -62,6 +62,10 @@ class EventFeed:
         """`_recent` has every event after this position; None while nobody reads."""
         self._at = BEGINNING
         """The position up to which the loop has read."""
+
+    def count(self) -> int:
+        """The number of readers on this node."""
+        return self._readers
 
     async def run(self) -> None:
         """Read what is new while somebody reads. Never returns."""
@@ -118,16 +122,16 @@ class EventFeed:
     @contextmanager
     def reader(self) -> Iterator[Follower]:
         """A place for one reader. Raises NodeBusy if this node has as many as it takes."""
-        if self.readers >= READERS:
+        if self._readers >= READERS:
             raise NodeBusy(f"this node serves {READERS} readers of events, the maximum: use another node, or close one")
-        self.readers += 1
+        self._readers += 1
         self._wanted.set()
         try:
             with self._followers.follow(TOPIC) as follower:
                 yield follower
         finally:
-            self.readers -= 1
-            if not self.readers:
+            self._readers -= 1
+            if not self._readers:
                 self._wanted.clear()
                 self._forget()
 

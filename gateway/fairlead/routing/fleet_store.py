@@ -11,7 +11,7 @@ from fairlead.fleet.directives.disconnect import Disconnects
 from fairlead.fleet.directives.preferred_revision import PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.event_log import EventLog
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.routing.store_memory import StoreMemory

@@ -72,11 +72,10 @@ class Routing:
             fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
         )
         self.inputs = InputWriter(fleet, inbox, membership)
-        self.results = ResultReader(fleet, inbox, followers, membership)
-        self.removal = AgentRemoval(
-            directory, records, fleet.events, completion, membership, metrics, int(settings.forget_after * 1000)
-        )
         self.event_feed = EventFeed(fleet.store, fleet.events, followers)
+        self.results = ResultReader(fleet, inbox, followers, membership)
+        forget_ms = int(settings.forget_after * 1000)
+        self.removal = AgentRemoval(directory, records, fleet.events, completion, membership, metrics, forget_ms)
         self.terminals = terminals = _terminals(settings, records, metrics)
         delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
         recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
@@ -100,10 +99,7 @@ class Routing:
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
-        watch_routing(metrics, membership, followers, tasks)
-        metrics.add_gauge(
-            "fairlead_event_readers", "Callers that read events on this node", lambda: self.event_feed.readers
-        )
+        watch_routing(metrics, membership, followers, tasks, self.event_feed.count)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""

@@ -24,7 +24,7 @@ from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.policy import Verb, covers_name
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, Unavailable
-from fairlead.fleet.event_log import Position, StoredEvent
+from fairlead.fleet.events.event_log import Position, StoredEvent
 from fairlead.fleet.selector import Selector
 from fairlead.routing.event_feed import EventFeed, EventsUpdate
 

@@ -16,7 +16,7 @@ from fairlead.app.routes.event_stream import EventFilter, EventStream, StreamSta
 from fairlead.app.routes.result_stream import LINES, wanted
 from fairlead.errors import InvalidRequest
 from fairlead.fleet import selector
-from fairlead.fleet.event_log import BEGINNING, Position
+from fairlead.fleet.events.event_log import BEGINNING, Position
 from fairlead.node import Node
 from fairlead.wire.ids import check_agent_id
 

@@ -1,4 +1,4 @@
-#!lua flags=no-writes,allow-oom
+#!lua flags=allow-oom
 -- KEYS: events, events_trimmed. ARGV: the position after which to begin, most entries, bytes wanted.
 -- Returns {position of the newest event ever added, position of the last event that was removed for space or '', entries}.
 -- Entries end with the one that reaches the bytes wanted, so there is at least one if there is any.

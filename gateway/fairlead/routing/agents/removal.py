@@ -11,7 +11,7 @@ from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
-from fairlead.fleet.event_log import EventLog
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.routing.commands.completion import Completion
