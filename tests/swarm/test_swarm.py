@@ -18,7 +18,7 @@ from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from support.plain_http import plain_get, plain_post
 
 if TYPE_CHECKING:
-    from swarm.conftest import MakeSwarm, MakeSwarmGateway, Swarm
+    from swarm.conftest import MakeSwarm, MakeSwarmGateway
 
     from support.gateway_process import ServeProcess
 

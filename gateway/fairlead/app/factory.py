@@ -22,7 +22,8 @@ from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailur
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.platform_credentials import PlatformCredentials
 from fairlead.app.api import openapi
-from fairlead.app.api.operations import OPERATIONS, Operation
+from fairlead.app.api.operation import Operation
+from fairlead.app.api.operations import OPERATIONS
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access import AccessRoutes
@@ -30,6 +31,7 @@ from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
 from fairlead.app.routes.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.runs import RunRoutes
 from fairlead.app.routes.tokens import TokenRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
@@ -106,13 +108,19 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
     auditor = Auditor(node.audit_log)
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
-    access, enrolment = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor)
+    access, enrolment, runs = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor), RunRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
         "cancelCommand": commands.delete,
         "getResults": commands.results,
         "postInput": commands.input,
+        "postRun": runs.post,
+        "getRun": runs.get,
+        "getRunResults": runs.results,
+        "cancelRun": runs.cancel,
+        "pauseRun": runs.pause,
+        "resumeRun": runs.resume,
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,

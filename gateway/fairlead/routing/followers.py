@@ -8,6 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
+
+
+class Notified(Protocol):
+    """Whoever is told of news, and does not wait in a task of its own."""
+
+    def notify(self) -> None: ...
 
 
 class Follower:
@@ -52,7 +59,7 @@ class Followers:
     """Followers by topic. The topic of a command's results is the command's id."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[Follower]] = {}
+        self._waiting: dict[str, set[Notified]] = {}
         self.released = False
         """True once this node stops: callers must follow at another node."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
@@ -65,10 +72,14 @@ class Followers:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         follower = Follower(self._loop)
-        self._waiting.setdefault(topic, set()).add(follower)
+        self.add(topic, follower)
         return follower
 
-    def leave(self, topic: str, follower: Follower) -> None:
+    def add(self, topic: str, follower: Notified) -> None:
+        """Notify `follower` of `topic` until it is passed to `leave`."""
+        self._waiting.setdefault(topic, set()).add(follower)
+
+    def leave(self, topic: str, follower: Notified) -> None:
         waiting = self._waiting[topic]
         waiting.discard(follower)
         if not waiting:

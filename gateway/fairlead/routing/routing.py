@@ -41,6 +41,7 @@ from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.routing.runs.run_parts import RunParts
 from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
@@ -70,6 +71,7 @@ class Routing:
         self.dispatch = Dispatcher(
             fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
         )
+        self.runs = RunParts(fleet, self.dispatch, inbox, completion, membership, followers, metrics, tracing)
         self.inputs = InputWriter(fleet, inbox, membership)
         self.results = ResultReader(fleet, inbox, followers, membership)
         self.removal = AgentRemoval(
@@ -111,6 +113,7 @@ class Routing:
             self._reconciler.run(),
             self._rebalancer.run(),
             self._disconnector.run(),
+            self.runs.keeper.run(),
         )
 
 

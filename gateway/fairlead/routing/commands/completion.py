@@ -27,6 +27,8 @@ from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
 TIMEOUT = TargetState.TIMEOUT.value
+ENDS_ONLY = "!"
+"""Before the lease of a follower that is told of the end of a command and of no result before it."""
 FAILED_LIMIT = 16_384
 """The number of failed removals that are kept: some 5 MB. A command beyond it is removed when it is due."""
 RETRIED = 1_024
@@ -118,9 +120,15 @@ class Completion:
         self._deadlines.retry_removals()
 
     def notify(self, command: str, followers: Iterable[str]) -> None:
-        """Tell the nodes with these leases that the command has new results or has ended."""
+        """Tell the nodes with these leases that the command has ended."""
         for lease in followers:
-            self._inbox.ring(lease, (ResultsAdded(command),))
+            self._inbox.ring(lease.removeprefix(ENDS_ONLY), (ResultsAdded(command),))
+
+    def notify_results(self, command: str, followers: Iterable[str]) -> None:
+        """Tell those of the nodes with these leases that follow its results that the command has more."""
+        for lease in followers:
+            if not lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease, (ResultsAdded(command),))
 
 
 def _failure(command: str, state: str, code: str) -> str:

@@ -196,7 +196,7 @@ class Recorder:
             session.close_stream(command)
             await self._completed(session, command, stored, code)
         else:
-            self._completion.notify(command, stored.followers)
+            self._completion.notify_results(command, stored.followers)
             if stored.held > HELD_LIMIT:
                 session.withhold(command)
 

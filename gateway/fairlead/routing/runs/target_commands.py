@@ -1,0 +1,201 @@
+"""The commands of a run's targets: starts them in batches, and reads how they ended.
+
+The driver of a run calls it. Each is an ordinary command, whose id follows from the run and the agent: whoever starts
+it again, starts the same one. So a new owner may start again whatever the old one may not have, and nothing runs twice.
+A command that cannot run is ended here as any other is, and the driver hears of it in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fairlead.bus.doorbell import CommandQueued, Doorbell
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.command_record import CommandRecord, NewRecord, OutOfRange, ResultPage, StoredEnd
+from fairlead.fleet.directory_replies import LimitReached
+from fairlead.fleet.node_table import AWAY_MS, Presence
+from fairlead.fleet.runs.run_record import RunTerms
+from fairlead.fleet.schema import OPEN_LIMIT, AgentRow, TargetState
+from fairlead.routing.commands.completion import ENDS_ONLY, Completion
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.membership.data_check import DataCheck
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import RING_AGAIN_MS
+from fairlead.store.answer import answers_or_errors
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.tracing import Tracing
+from fairlead.wire.ids import uuid7
+
+PAGE_BYTES: Final = 64 << 10
+COMPARED_BYTES: Final = 1 << 20
+"""Output above it is not compared with that of others: reading it would cost more than the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEnd:
+    """How the command of a target ended. `digest` is that of all its output; "" if there is none, or too much."""
+
+    state: TargetState
+    code: str
+    digest: str
+
+
+def command_of(run: str, created: int, agent: str) -> str:
+    """The id of the command by which a run reaches an agent."""
+    return uuid7(created, hashlib.sha256(f"{run} {agent}".encode()).digest()[:10])
+
+
+class TargetCommands:
+    def __init__(
+        self, fleet: FleetStore, inbox: Inbox, completion: Completion, membership: Membership, metrics: Metrics,
+        tracing: Tracing, retention_ms: int,
+    ) -> None:  # fmt: skip
+        self._directory = fleet.directory
+        self._records = fleet.records
+        self._deadlines = fleet.deadlines
+        self._data = DataCheck(fleet.data_epochs, membership)
+        self._inbox = inbox
+        self._completion = completion
+        self._membership = membership
+        self._metrics = metrics
+        self._tracing = tracing
+        self.retention_ms = retention_ms
+
+    async def start(
+        self, terms: RunTerms, payload: bytes, targets: Sequence[tuple[str, str]], valid: int
+    ) -> list[tuple[str, str]]:
+        """Start the command of each (command, agent); after the time `valid` none begins any more.
+
+        Returns those of which it is not known whether they were started: their record will tell after `valid`.
+        """
+        now = self._membership.now()
+        expires = min(now + terms.deadline, terms.expires)
+        hold = min(now + AWAY_MS, expires)
+        due_at, follower = min(now + RING_AGAIN_MS, hold), ENDS_ONLY + self._membership.lease
+        # The results of the first target are kept as long as those of the last.
+        retention = self.retention_ms + max(0, terms.expires - expires)
+        answers = []
+        for command, agent in targets:
+            traceparent = self._tracing.traceparent_for(command, terms.traceparent)
+            record = NewRecord(
+                command, agent, terms.method, payload, terms.lane, now, expires, retention, hold, terms.retry,
+                traceparent=traceparent, subject=terms.subject,
+            )  # fmt: skip
+            self._deadlines.schedule(command, agent, due_at)
+            created = self._records.create(record, valid, follower)
+            answers.append((created, self._directory.dispatch(agent, command, expires, valid)))
+        in_doubt, rung = [], dict[str, list[Doorbell]]()
+        for (command, agent), calls in zip(targets, answers, strict=True):
+            was_created, row = await answers_or_errors(calls)
+            for failure in (was_created, row):
+                if isinstance(failure, Exception) and not isinstance(failure, BusUnavailable):
+                    raise failure
+            if isinstance(was_created, Exception) or isinstance(row, Exception):
+                in_doubt.append((command, agent))
+            elif (lease := await self._lease_to_ring(command, agent, row)) is not None:
+                rung.setdefault(lease, []).append(CommandQueued(agent, command))
+            self._metrics.accepted.inc(was_created is True)
+        for lease, doorbells in rung.items():
+            self._inbox.ring(lease, doorbells)
+        return in_doubt
+
+    async def _lease_to_ring(self, command: str, agent: str, row: AgentRow | LimitReached | bool | None) -> str | None:
+        """The node that has the agent, if it is to be rung. Ends the command if it cannot run. Raises nothing: what
+        fails here is done again by the command sweeper."""
+        try:
+            if isinstance(row, LimitReached):
+                message = f"agent {agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}"
+                await self._finish(command, agent, TargetState.FAILED, StoredEnd(code="unavailable", message=message))
+                return None
+            if not isinstance(row, AgentRow):
+                if not await self._data.data_lost():
+                    how = StoredEnd(code="agent_unknown", message=f"no agent {agent!r} has ever connected")
+                    await self._finish(command, agent, TargetState.FAILED, how)
+                return None
+            presence, since, why = self._membership.table.presence(row, now := self._membership.now())
+            if presence is Presence.OFFLINE:
+                message = f"agent {agent!r} is offline for {(now - since) // 1000} s: {why}"
+                how = StoredEnd(code="agent_offline", message=message, temporary=True)
+                await self._finish(command, agent, TargetState.OFFLINE, how)
+        except BusUnavailable:
+            return None
+        return row.lease or None if presence is not Presence.OFFLINE else None
+
+    async def _finish(self, command: str, agent: str, state: TargetState, how: StoredEnd) -> None:
+        """End a command that no agent has."""
+        done = await self._records.finish(command, agent, state, how, only_from=TargetState.QUEUED)
+        if done.why == "ok":
+            self._completion.completed(command, agent, state.value, done.followers, how.code)
+
+    async def read_ends(self, commands: Sequence[str]) -> list[TargetEnd | bool | None]:
+        """How each of `commands` has ended. False for one that is still open, which this node follows from now on, True
+        for one that could not be read, and None for one that has no record."""
+        follower = ENDS_ONLY + self._membership.lease
+        asked = [self._records.read(command, 0, PAGE_BYTES, follower) for command in commands]
+        ends: list[TargetEnd | bool | None] = []
+        for command, page in zip(commands, await answers_or_errors(asked), strict=True):
+            if isinstance(page, BusUnavailable):
+                ends.append(True)
+            elif isinstance(page, Exception):
+                raise page
+            else:
+                ends.append(await self._end_of(command, page))
+        return ends
+
+    async def _end_of(self, command: str, page: ResultPage | OutOfRange | None) -> TargetEnd | bool | None:
+        compared = _Output()
+        try:
+            while isinstance(page, ResultPage) and page.ended is None and page.results:
+                compared.add(page)
+                offset = page.results[-1].offset + 1
+                if offset >= page.seq:
+                    return False
+                if compared.size > COMPARED_BYTES:
+                    record = await self._records.look_up(command)
+                    return None if record is None else _ended(record, "")
+                page = await self._records.read(command, offset, PAGE_BYTES)
+        except BusUnavailable:
+            return True
+        if page is None:
+            return None
+        if isinstance(page, OutOfRange) or page.ended is None:
+            return False
+        compared.add(page)
+        return _ended(page.ended, compared.digest(page.ended.targets[0].ending))
+
+
+class _Output:
+    """What is compared of the output of one command: the bytes of each kind, however they were cut into chunks."""
+
+    __slots__ = ("_kinds", "size")
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[bytes]] = {}
+        self.size = 0
+
+    def add(self, page: ResultPage) -> None:
+        for result in page.results:
+            self._kinds.setdefault(result.kind, []).append(result.payload)
+            self.size += len(result.payload)
+
+    def digest(self, ending: StoredEnd | None) -> str:
+        payload = ending.payload if ending is not None else None
+        if (not self._kinds and not payload) or self.size > COMPARED_BYTES:
+            return ""
+        digest = hashlib.sha256()
+        for kind, payloads in sorted(self._kinds.items()):
+            digest.update(b"%b %d\n" % (kind.encode(), sum(map(len, payloads))))
+            digest.update(b"".join(payloads))
+        digest.update(payload or b"")
+        return digest.hexdigest()[:32]
+
+
+def _ended(record: CommandRecord, digest: str) -> TargetEnd | bool:
+    target = record.targets[0]
+    if not target.state.over:
+        return False
+    return TargetEnd(target.state, target.ending.code if target.ending is not None else "", digest)
