@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +13,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway.platform_api import PLATFORM
 from support.gateway.process import GatewayProcess
-from support.plain_http import plain_get, plain_post
+from support.plain_http import plain_delete, plain_get, plain_post
 from support.swarm_process import Swarm
 from support.waiting import wait_until
 
@@ -70,6 +69,14 @@ class RunFleet:
         assert answer.status_code == 202, answer.text
         return dict(answer.json())
 
+    def cancel(self, run: str, node: int = 0) -> dict[str, Any]:
+        answer = plain_delete(f"{self.nodes[node].api}/v1/runs/{run}", headers=PLATFORM, timeout=30)
+        assert answer.status_code == 202, answer.text
+        return dict(answer.json())
+
+    def agent(self, agent: str, node: int = 0) -> dict[str, Any]:
+        return dict(plain_get(f"{self.nodes[node].api}/v1/agents/{agent}", headers=PLATFORM, timeout=30).json())
+
     def end(self, run: str, node: int = 0, timeout: float = TIMEOUT) -> dict[str, Any]:
         """Wait for the end of a run."""
         return wait_until(lambda: found if (found := self.get(run, node))["ended"] else None, timeout) or {}
@@ -118,7 +125,3 @@ def fleet(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactor
         yield made
     finally:
         made.stop()
-
-
-def elapsed(since: float) -> float:
-    return time.monotonic() - since

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 TIMEOUT = 60.0
 
@@ -41,3 +44,14 @@ class Swarm:
         assert out, self.log
         found: dict[str, Any] = json.loads(out)
         return found
+
+    def freeze(self) -> None:
+        """Stop it where it is: its agents keep their links, and answer nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        for one in [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]:
+            one.send_signal(number)

@@ -13,6 +13,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from support.gateway_process import ServeProcess
 from support.swarm_process import Swarm
 
+
 class MakeSwarmGateway(Protocol):
     def __call__(self, *flags: str) -> ServeProcess: ...
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from swarm.conftest import MakeSwarm, MakeSwarmGateway
 
     from support.gateway_process import ServeProcess
+    from support.swarm_process import Swarm
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import httpx2
 
 from fairlead.client.problem_details import error_of_answer
-from fairlead.client.result_lines import Line, lines_of
+from fairlead.client.result_lines import Line, lines_of, split_lines
 from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, NodeBusy, Unavailable
 from fairlead.settings import is_loopback
 from fairlead.version import __version__
@@ -127,6 +127,17 @@ class Transport:
         with self._watched(address):
             try:
                 async with aclosing(lines_of(answer.aiter_bytes())) as lines:
+                    yield lines
+            finally:
+                await answer.aclose()
+
+    @asynccontextmanager
+    async def stream_lines(self, request: Request) -> AsyncIterator[AsyncIterator[bytes]]:
+        """The lines of the answer as they are."""
+        address, answer = await self._send(request)
+        with self._watched(address):
+            try:
+                async with aclosing(split_lines(answer.aiter_bytes())) as lines:
                     yield lines
             finally:
                 await answer.aclose()
