@@ -90,7 +90,12 @@ def requests_for(agent: str, command: str) -> list[tuple[str, str, str, Any]]:
         "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"}, "labelAgent": {"labels": {}},
     }  # fmt: skip
     for path, methods in json.loads(document())["paths"].items():
-        filled = path.replace("{command}", command).replace("{agent}", agent).replace("{token}", "0" * 12)
+        filled = (
+            path.replace("{command}", command)
+            .replace("{run}", command)
+            .replace("{agent}", agent)
+            .replace("{token}", "0" * 12)
+        )
         query = "?method=exec" if filled.endswith("can-i") else ""
         for method, one in methods.items():
             found.append((one["operationId"], method, filled + query, bodies.get(one["operationId"])))

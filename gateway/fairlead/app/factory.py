@@ -108,19 +108,14 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
     auditor = Auditor(node.audit_log)
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
-    access, enrolment, runs = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor), RunRoutes(node, auditor)
+    access, enrolment = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
         "cancelCommand": commands.delete,
         "getResults": commands.results,
         "postInput": commands.input,
-        "postRun": runs.post,
-        "getRun": runs.get,
-        "getRunResults": runs.results,
-        "cancelRun": runs.cancel,
-        "pauseRun": runs.pause,
-        "resumeRun": runs.resume,
+        **RunRoutes(node, auditor).handlers(),
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,

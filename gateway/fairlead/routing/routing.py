@@ -61,8 +61,7 @@ class Routing:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
-        self._store_memory = fleet.memory
+        self._fleet, directory, records, deadlines = fleet, fleet.directory, fleet.records, fleet.deadlines
         self.tasks, self.followers = tasks, followers = BackgroundTasks(), Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
@@ -106,7 +105,7 @@ class Routing:
         """The loops that run as long as the node is in the fleet. None of them returns."""
         return (
             self.heartbeat.run(),
-            self._store_memory.run(),
+            self._fleet.memory.run(),
             self._command_sweeper.run(),
             self._index_sweeper.run(),
             self.lease_releaser.run(),

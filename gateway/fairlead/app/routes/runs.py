@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from msgspec import UNSET
@@ -51,6 +51,17 @@ class RunRoutes:
         self._runs = node.routing.runs
         self._data_check = node.data_check
         self._authorizer = node.authorizer
+
+    def handlers(self) -> dict[str, Callable[[Request], Awaitable[ASGIApp]]]:
+        """The handler of each operation."""
+        return {
+            "postRun": self.post,
+            "getRun": self.get,
+            "getRunResults": self.results,
+            "cancelRun": self.cancel,
+            "pauseRun": self.pause,
+            "resumeRun": self.resume,
+        }
 
     async def post(self, request: Request) -> Response:
         """Begin a run, or with `dry_run` only say which agents it would have."""

@@ -1,6 +1,6 @@
 """`fairlead run` and `fairlead runs`: run a method on many agents, and look after what runs.
 
-This module reads the options; `run_view` follows the run.
+This module reads the options; `run_output` follows the run.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def run(
     Prints what the agents returned, the same output once with the number of agents. Ctrl-C cancels the run; a second
     Ctrl-C leaves it.
     """
-    from fairlead.cli.runs.run_view import begin_and_follow, preview
+    from fairlead.cli.runs.run_output import begin_and_follow, preview
 
     if (selector is None) == (agents is None):
         raise click.UsageError("expected -l SELECTOR or --agents ID,ID: one of the two ('*' selects all agents)")
@@ -115,7 +115,7 @@ def runs() -> None:
 @click.argument("run_id", metavar="ID")
 def show(api: str, token: str | None, output: str, run_id: str) -> None:
     """Show run ID: its targets by state, and the groups of those that have ended."""
-    from fairlead.cli.runs.run_view import show_run
+    from fairlead.cli.runs.run_output import show_run
 
     call_api(api, token, lambda client: show_run(client, run_id, output))
 
@@ -129,7 +129,7 @@ def show(api: str, token: str | None, output: str, run_id: str) -> None:
 @click.pass_context
 def results(ctx: click.Context, api: str, token: str | None, start: int, output: str, run_id: str) -> None:
     """Follow run ID until it ends, and print its results as `run` would have printed them."""
-    from fairlead.cli.runs.run_view import follow
+    from fairlead.cli.runs.run_output import follow
 
     ctx.exit(call_api(api, token, lambda client: follow(client, client.runs.attach(run_id, start), output, False)))
 
@@ -159,7 +159,7 @@ def cancel(api: str, token: str | None, run_id: str) -> None:
 
 
 def _ask(api: str, token: str | None, run_id: str, wish: str) -> None:
-    from fairlead.cli.runs.run_view import ask_for
+    from fairlead.cli.runs.run_output import ask_for
 
     call_api(api, token, lambda client: ask_for(client, run_id, wish))
 
