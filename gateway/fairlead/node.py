@@ -71,7 +71,7 @@ class Node:
         self._store = Pipeliner(redis_url)
         self._store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         fleet = FleetStore.on(self._store, settings.output_limit, settings.redis_memory_limit)
-        self.directory = fleet.directory
+        self.directory, self.node_rows = fleet.directory, fleet.node_rows
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
         self.audit_log = _audit_log(settings, metrics)

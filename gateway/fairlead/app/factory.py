@@ -26,13 +26,15 @@ from fairlead.app.api.operation import Operation
 from fairlead.app.api.operations import OPERATIONS
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
-from fairlead.app.routes.access import AccessRoutes
+from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
+from fairlead.app.routes.access.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.access.rights import RightsRoutes
+from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
-from fairlead.app.routes.enrolment_tokens import EnrolmentTokenRoutes
-from fairlead.app.routes.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.events import EventRoutes
+from fairlead.app.routes.nodes import NodeRoutes
 from fairlead.app.routes.runs import RunRoutes
-from fairlead.app.routes.tokens import TokenRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
@@ -108,7 +110,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
     auditor = Auditor(node.audit_log)
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
-    access, enrolment = AccessRoutes(node), EnrolmentTokenRoutes(node, auditor)
+    rights, enrolment, nodes = RightsRoutes(node), EnrolmentTokenRoutes(node, auditor), NodeRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -123,6 +125,8 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
         "rankLinks": agents.worst,
+        "listNodes": nodes.list,
+        "listEvents": EventRoutes(node, auditor).list,
         "listTokens": tokens.list,
         "createToken": tokens.create,
         "revokeToken": tokens.revoke,
@@ -131,8 +135,8 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "revokeEnrolmentToken": enrolment.revoke,
         "releaseAgent": enrolment.release,
         "revokeAgentKey": enrolment.revoke_key,
-        "whoami": access.whoami,
-        "canI": access.can_i,
+        "whoami": rights.whoami,
+        "canI": rights.can_i,
         "getOpenapi": _openapi,
     }
     resources: dict[str, Resource] = {}

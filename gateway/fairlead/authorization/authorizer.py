@@ -112,6 +112,14 @@ class Authorizer:
         decided = self.policy.decide_by_id(subject, access, agent)
         return decided or self.policy.decide(subject, access, await self._traits.find(agent))
 
+    async def allows(self, subject: Subject, verb: Verb, agent: str) -> bool:
+        """Whether the subject may do this to the agent; labels may be 2 seconds old."""
+        return subject.administrator or (await self.decide(subject, Access(verb), agent)).allowed
+
+    async def traits(self, agent: str) -> AgentTraits:
+        """The agent as rules see it, which may be 2 seconds old."""
+        return await self._traits.find(agent)
+
     async def require(self, subject: Subject, access: Access, agent: str) -> None:
         """Raises PermissionDenied if the subject may not do this to the agent."""
         if subject.administrator:

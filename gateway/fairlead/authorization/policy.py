@@ -25,8 +25,8 @@ ACCESSES_CACHED = 64
 
 
 class Verb(StrEnum):
-    """What a rule can allow. RUN is written as `methods` in a role. TOKENS concerns the gateway, all others
-    agents."""
+    """What a rule can allow. RUN is written as `methods` in a role. Those of GATEWAY_VERBS concern the gateway, all
+    others agents."""
 
     RUN = "run"
     VIEW = "view"
@@ -36,11 +36,13 @@ class Verb(StrEnum):
     RESULTS = "results"
     CANCEL = "cancel"
     INPUT = "input"
+    EVENTS = "events"
     TOKENS = "tokens"
     ENROLMENT = "enrolment"
+    NODES = "nodes"
 
 
-GATEWAY_VERBS = (Verb.TOKENS, Verb.ENROLMENT)
+GATEWAY_VERBS = (Verb.TOKENS, Verb.ENROLMENT, Verb.NODES)
 AGENT_VERBS = tuple(verb for verb in Verb if verb not in (Verb.RUN, *GATEWAY_VERBS))
 
 

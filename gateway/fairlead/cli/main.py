@@ -25,8 +25,9 @@ from fairlead.version import __version__
 COMMANDS = {
     **{
         name: f"fairlead.cli.commands.{name}:{name}"
-        for name in ("agent", "agents", "cp", "demo", "doctor", "serve", "shell", "swarm", "top", "why")
+        for name in ("agent", "call", "cp", "demo", "doctor", "serve", "shell", "swarm")
     },
+    **{name: f"fairlead.cli.fleet.{name}:{name}" for name in ("agents", "events", "nodes", "top", "why")},
     "exec": "fairlead.cli.commands.exec:exec_",
     "results": "fairlead.cli.commands.exec:results",
     "cancel": "fairlead.cli.commands.exec:cancel",

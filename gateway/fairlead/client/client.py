@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
+from fairlead.client.event_reader import EventReader
 from fairlead.client.models import (
     Agent,
     AgentDetail,
@@ -25,6 +26,7 @@ from fairlead.client.models import (
     Link,
     NewEnrolmentToken,
     NewToken,
+    NodeInfo,
     Permission,
     Ranking,
     TokenInfo,
@@ -44,6 +46,10 @@ T = TypeVar("T")
 class _Page(msgspec.Struct):
     agents: list[Agent]
     cursor: str | None = None
+
+
+class _Nodes(msgspec.Struct):
+    nodes: list[NodeInfo]
 
 
 class _Labels(msgspec.Struct):
@@ -124,6 +130,10 @@ class Client:
         (open, failed, reconnects)."""
         return await self._get("/v1/links", Ranking, {"by": by, "limit": limit})
 
+    async def nodes(self, state: str = "") -> list[NodeInfo]:
+        """All nodes of the fleet, ordered by name. `state` is serving, draining, stopped or lost."""
+        return (await self._get("/v1/nodes", _Nodes, {"state": state} if state else None)).nodes
+
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""
         await self._transport.call(Request("DELETE", f"{_path(agent)}/link"))
@@ -188,6 +198,23 @@ class Client:
         headers["Idempotency-Key"] = key or secrets.token_hex(16)
         post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
         return Command(self._transport, post)
+
+    def events(
+        self,
+        *,
+        agent: str = "",
+        type: str = "",
+        selector: str = "",
+        after: str = "",
+        since: int | None = None,
+        follow: bool = True,
+    ) -> EventReader:
+        """The events of agents, to iterate over: those after the offset `after`, of the last `since` seconds, or all
+        that are kept; with `follow`, those that come later too. `type` may end with `*`."""
+        if agent:
+            check_agent_id(agent)
+        query = {"agent": agent, "type": type, "selector": selector}
+        return EventReader(self._transport, query, after=after, since=since, follow=follow)
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
         """A command that was posted before, with its results from offset `start` on; without `follow`, only those that

@@ -104,6 +104,28 @@ class Ranking:
     missing: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """A node as it last reported itself. `state` is serving, draining, stopped or lost; counts are since the start of
+    its process. Times are RFC 3339, `lag` is in seconds, `cpu` and `memory` are shares from 0 to 1."""
+
+    name: str
+    state: str
+    excluded_by: str | None = None
+    links: int = 0
+    capacity: int = 0
+    commands: int = 0
+    cpu: float = 0.0
+    memory: float = 0.0
+    lag: float = 0.0
+    accepted: int = 0
+    refused: int = 0
+    moved: int = 0
+    since: str = ""
+    heartbeat: str = ""
+    version: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Deleted:
     """An agent that was deleted, with the number of its open commands and of its stored events."""
@@ -189,6 +211,29 @@ class Permission:
     allowed: bool
     reason: str = ""
     rules: list[AllowingRule] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent:
+    """An event of an agent. `id` is the agent's own: an event that comes twice has the same. `offset` is its position
+    among the events of the fleet. `data` is the decoded JSON; if the agent sent something else, `data` is None and
+    `data_base64` has the bytes. `time` is RFC 3339, by the agent's clock.
+    """
+
+    offset: str
+    agent: str
+    type: str
+    id: str
+    time: str | None = None
+    data: object = None
+    data_base64: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostEvents:
+    """Events that were removed before they were read: those up to `offset`."""
+
+    offset: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """Parses a stream of results: NDJSON, one result or event of the stream on each line.
 
-Used by `command`. It does no I/O of its own. A line that says that the stream cannot continue is raised as the error of
-`fairlead.errors` that its code names.
-"""
+Used by `command`, and `event_reader` for its split. It does no I/O of its own. A line that says that the stream cannot
+continue is raised as the error of `fairlead.errors` that its code names."""
 
 from __future__ import annotations
 

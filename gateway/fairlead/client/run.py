@@ -18,6 +18,7 @@ import msgspec
 
 from fairlead.client.command import NDJSON, RETRIES, RETRY
 from fairlead.client.problem_details import error_class
+from fairlead.client.result_lines import split_lines
 from fairlead.client.run_models import EndedTarget, RunPreview, RunProgress, RunStatus
 from fairlead.client.transport import ConnectionLost, Request, Transport
 from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
@@ -73,7 +74,7 @@ class FollowedRun:
         while self.end is None:
             before = self.next
             try:
-                async with self._transport.stream_lines(self._request(output)) as lines:
+                async with self._transport.stream(self._request(output), split_lines) as lines:
                     async for raw in lines:
                         if (shown := self._record(raw)) is not None:
                             yield shown

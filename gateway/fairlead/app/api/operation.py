@@ -59,5 +59,7 @@ WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 
 FLAG = {"type": "boolean", "default": False}
 TEXT = {"type": "string"}
 EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
+POSITION = "^[0-9]{1,15}-[0-9]{1,15}$"
+AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 LATER = (503,)
 KNOWN = (404, *LATER)

@@ -6,8 +6,19 @@ This is their only declaration. `factory` makes the routes from it and rejects q
 
 from __future__ import annotations
 
-from fairlead.app.api import access_schemas, schemas
-from fairlead.app.api.operation import EVENT_ID, FLAG, KNOWN, LATER, TEXT, WHOLE_NUMBER, Operation, Param
+from fairlead.app.api import access_schemas, node_schemas, schemas
+from fairlead.app.api.operation import (
+    AGENT_ID,
+    EVENT_ID,
+    FLAG,
+    KNOWN,
+    LATER,
+    POSITION,
+    TEXT,
+    WHOLE_NUMBER,
+    Operation,
+    Param,
+)
 from fairlead.app.api.runs.run_operations import RUN_OPERATIONS
 from fairlead.authorization.policy import Verb
 from fairlead.routing.observability.link_stats import MEASURES
@@ -111,6 +122,28 @@ OPERATIONS = (
         202, schemas.DisconnectedAgent, faults=(409, *KNOWN), needs=(Verb.DISCONNECT,),
     ),
     Operation(
+        "get", "/v1/events", "listEvents",
+        "Get the events of agents as lines, each a CloudEvent (1.0) with its `offset`; with `follow`, those that come "
+        "later too.",
+        "A stream of lines in the format that the request accepts.",
+        200, None, streams=True, faults=LATER, needs=(Verb.EVENTS,),
+        params=(
+            Param("agent", "Only events of this agent.", {**TEXT, "pattern": AGENT_ID}),
+            Param("type", "Only events of this type; `disk.*` for all whose type begins with `disk.`.",
+                  {**TEXT, "minLength": 1, "maxLength": 128}),
+            Param(
+                "selector", "Only events of agents whose labels and facts match now.", {**TEXT, "maxLength": 1024},
+            ),
+            Param("after", "Begin after the event with this `offset`. Events that were lost since are told.",
+                  {**TEXT, "pattern": POSITION}),
+            Param("since", "Begin this many seconds ago. Without `after` and `since`: with the oldest event.",
+                  {**WHOLE_NUMBER, "maximum": 1 << 31}),
+            Param("follow", "Wait for further events until the caller disconnects.", FLAG),
+            Param("Last-Event-ID", "For server-sent events: the last offset that was received.",
+                  {**TEXT, "pattern": POSITION}, "header"),
+        ),
+    ),
+    Operation(
         "get", "/v1/links", "rankLinks", "Get the worst links of the fleet by a measure, as ranked by their nodes.",
         "The worst links, and the nodes that did not answer in time.",
         200, schemas.LinkRanking, faults=LATER, needs=(Verb.VIEW,),
@@ -122,6 +155,17 @@ OPERATIONS = (
             Param(
                 "limit", "Maximum number of links.",
                 {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
+            ),
+        ),
+    ),
+    Operation(
+        "get", "/v1/nodes", "listNodes", "List the nodes of the fleet with their load, as each reported it last.",
+        "All nodes that reported within the last 150 seconds, ordered by name.",
+        200, node_schemas.NodeList, faults=LATER, needs=(Verb.NODES,),
+        params=(
+            Param(
+                "state", "Only nodes in this state.",
+                {**TEXT, "enum": [state.value for state in node_schemas.NodeState]},
             ),
         ),
     ),

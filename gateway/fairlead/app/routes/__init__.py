@@ -1,1 +1,1 @@
-"""The handlers of the HTTP API: agents, commands, streams of results, and the scheduler of long lists."""
+"""The handlers of the HTTP API: agents, commands, nodes, streams of results, and the scheduler of long lists."""

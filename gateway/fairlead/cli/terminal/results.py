@@ -1,7 +1,7 @@
 """How the results of a command are printed: as the program wrote them, or as one JSON object per line.
 
-Used by `exec`, `results`, `shell` and `cp`. Results go to stdout and stderr; Fairlead's own messages about the command
-go to stderr, in one line each, because they may quote an agent.
+Used by `exec`, `call`, `results`, `shell` and `cp`. Results go to stdout and stderr; Fairlead's own messages about the
+command go to stderr, in one line each, because they may quote an agent.
 """
 
 from __future__ import annotations
@@ -36,6 +36,17 @@ class ProgramOutput:
         await stdio.write(2 if chunk.kind in ("stderr", "log") else 1, chunk.data)
 
     async def end(self, end: End, command: str) -> int:
+        return report_end(end, command)
+
+
+class MethodOutput(ProgramOutput):
+    """Prints the output of a method byte for byte, and then its result as JSON, if it has one."""
+
+    async def end(self, end: End, command: str) -> int:
+        if end.payload is not None:
+            await stdio.write(1, f"{as_json(end.payload)}\n".encode())
+        elif end.payload_base64 is not None:
+            await stdio.write(1, base64.b64decode(end.payload_base64))
         return report_end(end, command)
 
 

@@ -19,7 +19,7 @@ METHOD_LIMIT = 64
 _encode = msgspec.json.Encoder().encode
 
 
-class AccessRoutes:
+class RightsRoutes:
     def __init__(self, node: Node) -> None:
         self._authorizer = node.authorizer
 
