@@ -57,7 +57,10 @@ def enrolment_tokens() -> None:
     help="A label of the agents that it enrols; may be repeated, and takes an administrator.",
 )  # fmt: skip
 @click.option(
-    "--rate", callback=_parse_rate, metavar="N/m", help="How many agents it enrols in a minute, or with N/s in a second."
+    "--rate",
+    callback=_parse_rate,
+    metavar="N/m",
+    help="How many agents it enrols in a minute, or with N/s in a second.",
 )
 @click.argument("agents", metavar="PATTERN")
 def create(
@@ -91,8 +94,11 @@ def ls(api: str, token: str | None, output: str) -> None:
     ]
     wide = [
         (
-            *row, f"{one.rate}/m" if one.rate else "-",
-            ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-", one.created, one.created_by,
+            *row,
+            f"{one.rate}/m" if one.rate else "-",
+            ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-",
+            one.created,
+            one.created_by,
         )
         for row, one in zip(rows, found, strict=True)
     ]
