@@ -21,6 +21,7 @@ from fairlead.errors import ConfigError, FairleadError
 from fairlead.signing.command_signature import SIGNATURE_BYTES, CommandSignature, CommandTerms, Input
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.keys import PrivateKey, PublicKey, load_private_key, parse_public_keys
+from fairlead.wire.ids import of_agent
 
 PROGRAM_TIMEOUT = 60.0
 """Seconds: a person may have to touch a token or to enter its PIN."""
@@ -99,7 +100,7 @@ class SignedCommand:
     """The id, the signature and the signed input of one command."""
 
     def __init__(self, signer: Signer, agent: str, takes_input: bool) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = of_agent(str(uuid.uuid4()), agent)
         self._signer = signer
         self._agent = agent
         self._input: Input = "signed" if takes_input else "none"

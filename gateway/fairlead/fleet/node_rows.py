@@ -21,6 +21,7 @@ from fairlead.store.backlog import Priority
 from fairlead.store.errors import StoreError
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+from fairlead.wire.ids import SHARDS
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ class NodeRows:
 
     async def read_all(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes whose last heartbeat is not older than the lifetime of a row."""
-        heartbeats = await self._heartbeats(schema.INDEX_SHARDS)
+        heartbeats = await self._heartbeats(SHARDS)
         await self._remove_expired(now)
         return NodeTable(await self._rows(list(heartbeats)), back)
 
