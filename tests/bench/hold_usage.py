@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.fleet.schema import index_key
+from fairlead.shards import SHARDS
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
-from fairlead.wire.ids import SHARDS
 
 from bench.probe import cpu_us, memory
 

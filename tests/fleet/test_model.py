@@ -19,8 +19,9 @@ from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import of_agent
 from fairlead.store.reply import integer
-from fairlead.wire.ids import of_agent, uuid7
+from fairlead.wire.ids import uuid7
 
 from support.fleet.history import FleetHistory
 from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, ScriptServer

@@ -13,9 +13,9 @@ from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import Claimed
+from fairlead.shards import agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.wire.ids import agent_shard
 
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway

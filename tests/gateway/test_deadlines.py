@@ -22,10 +22,11 @@ from fairlead.fleet.command_record import NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands, ending
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import SHARDS, command_shard, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets, table
-from fairlead.wire.ids import SHARDS, command_shard, of_agent, uuid7
+from fairlead.wire.ids import uuid7
 from fairlead.wire.messages import DEADLINE
 
 from support.fixtures import RedisOf

@@ -10,9 +10,9 @@ import websockets
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
 from fairlead.fleet.schema import agent_key, deadlines_key, index_key, node_key
+from fairlead.shards import SHARDS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, text
-from fairlead.wire.ids import SHARDS
 from fairlead.wire.messages import Ack, End
 
 from support.fixtures import RedisOf

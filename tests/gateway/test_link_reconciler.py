@@ -17,11 +17,11 @@ from fairlead.routing.agents import reconciler
 from fairlead.routing.agents.reconciler import Reconciler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
+from fairlead.shards import agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import text
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.ids import agent_shard
 from fairlead.wire.messages import Hb
 
 from support.fixtures import RedisOf

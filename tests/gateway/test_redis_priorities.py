@@ -12,9 +12,10 @@ import pytest
 from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
+from fairlead.shards import of_agent
 from fairlead.store.backlog import LIMITS, Priority
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.ids import of_agent, uuid7
+from fairlead.wire.ids import uuid7
 
 from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi

@@ -14,10 +14,10 @@ from fairlead.fleet.schema import agent_key, open_key
 from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.settings import Settings
+from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, octets
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.ids import SHARDS, agent_shard
 from fairlead.wire.messages import Ack, End, Event, Rx
 
 from support.fixtures import RedisOf

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fairlead.client import Client
+from fairlead.shards import of_agent
 from fairlead.signing.keys import generate, load_private_key
-from fairlead.wire.ids import of_agent
 from fairlead.wire.messages import Ack, End
 
 from support.gateway.platform_api import GatewayApi

@@ -28,12 +28,13 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
-from fairlead.wire.ids import SHARDS, agent_shard, of_agent, uuid7
+from fairlead.wire.ids import uuid7
 
 pytestmark = pytest.mark.timeout(180)
 

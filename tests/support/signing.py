@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 import uuid
 
+from fairlead.shards import of_agent
 from fairlead.signing.command_signature import CommandSignature, CommandTerms, Input
 from fairlead.signing.keys import PrivateKey
-from fairlead.wire.ids import of_agent
 from fairlead.wire.messages import Cmd
 
 AGENT = "agent-1"

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidRequest
-from fairlead.wire.ids import SHARDS, agent_shard, check_agent_id, check_command_id, command_shard, of_agent, uuid7
+from fairlead.shards import SHARDS, agent_shard, command_shard, of_agent
+from fairlead.wire.ids import check_agent_id, check_command_id, uuid7
 
 LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 

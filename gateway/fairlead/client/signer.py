@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.errors import ConfigError, FairleadError
+from fairlead.shards import of_agent
 from fairlead.signing.command_signature import SIGNATURE_BYTES, CommandSignature, CommandTerms, Input
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.keys import PrivateKey, PublicKey, load_private_key, parse_public_keys
-from fairlead.wire.ids import of_agent
 
 PROGRAM_TIMEOUT = 60.0
 """Seconds: a person may have to touch a token or to enter its PIN."""

@@ -36,12 +36,12 @@ from fairlead.fleet.command_record import (
     TakenOver,
 )
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
-from fairlead.wire.ids import command_shard
 
 EVENTS_A_STEP = 64
 """The number of events that one call examines while Redis serves no other client: 64 MiB of the largest events, 10 KiB

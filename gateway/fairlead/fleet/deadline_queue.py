@@ -13,11 +13,11 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.fleet import lua, schema
+from fairlead.shards import SHARDS, command_shard
 from fairlead.store.answer import answers_or_errors
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
-from fairlead.wire.ids import SHARDS, command_shard
 
 TAKEN_MS = 10_000
 """How long taken entries are reserved. It is long enough to process a batch; if the sweeper's node dies, another node

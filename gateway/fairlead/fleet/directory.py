@@ -16,11 +16,11 @@ from fairlead.errors import FairleadError
 from fairlead.fleet import directory_replies, lua, schema
 from fairlead.fleet.directory_replies import AgentOwner, Claimed, LabelsChanged, LastSeen, LimitReached, Overtaken
 from fairlead.fleet.schema import AgentRow
+from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
-from fairlead.wire.ids import SHARDS, agent_shard
 
 ROW_BYTES = 1_024
 """The expected size of an agent's row with a dozen facts, some labels and one or two failures."""

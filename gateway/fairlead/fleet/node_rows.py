@@ -16,12 +16,12 @@ from dataclasses import replace
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.node_table import ALIVE_MS, NodeRow, NodeTable
+from fairlead.shards import SHARDS
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.errors import StoreError
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
-from fairlead.wire.ids import SHARDS
 
 logger = logging.getLogger(__name__)
 

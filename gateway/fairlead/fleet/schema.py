@@ -59,7 +59,7 @@ fl1:events_bytes       string  bytes of the events that are kept, so that the ol
 `fl1` and `fl2` are versions of the layout, so that nodes of two versions never misread each other's data. All keys of
 one script share one hash tag, as Redis Cluster requires: {n}, or {s}, the shard of an agent (0 to 63), which its
 commands share with it. So one script may touch everything that a command concerns, and a command's id alone leads to
-its keys, because it contains the shard (see `wire.ids`). No script decides whether a node is alive: `node_table` does.
+its keys, because it contains the shard (see `shards`). No script decides whether a node is alive: `node_table` does.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from fairlead.wire.ids import agent_shard, command_shard
+from fairlead.shards import agent_shard, command_shard
 
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import re
 import uuid
-import zlib
 
 from fairlead.errors import InvalidRequest
 
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 """Braces, spaces and colons are not allowed, because the id is used unchanged in Redis hash tags and in URLs."""
-
-
-SHARDS = 64
-"""The number of parts into which agents and their commands are divided. A command's id names the part of its agent: its
-17th and 18th characters, which are two of its random digits, read as a number modulo 64."""
 
 
 def check_agent_id(agent: str) -> str:
@@ -38,23 +32,6 @@ def check_command_id(command: str) -> str:
         return str(uuid.UUID(command))
     except ValueError as e:
         raise InvalidRequest(f"invalid command id {command[:64]!r}: expected a UUID", field="id") from e
-
-
-def agent_shard(agent: str) -> int:
-    return zlib.crc32(agent.encode()) % SHARDS
-
-
-def command_shard(command: str) -> int:
-    """The shard of the agent whose command has this id; 0 if it is not an id of a command."""
-    try:
-        return int(command[16:18], 16) % SHARDS
-    except ValueError:
-        return 0
-
-
-def of_agent(id: str, agent: str) -> str:
-    """The UUID `id`, changed so that it is the id of a command of `agent`."""
-    return f"{id[:16]}{int(id[16:18], 16) // SHARDS * SHARDS + agent_shard(agent):02x}{id[18:]}"
 
 
 def uuid7(now_ms: int, entropy: bytes) -> str:

@@ -29,10 +29,11 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
+from fairlead.shards import SHARDS, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
-from fairlead.wire.ids import SHARDS, of_agent, uuid7
+from fairlead.wire.ids import uuid7
 
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table

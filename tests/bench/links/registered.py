@@ -11,10 +11,10 @@ from typing import Any
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.fleet.schema import index_key
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.shards import SHARDS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
-from fairlead.wire.ids import SHARDS
 
 from bench.api import round_trips
 from bench.links.scale import Scale

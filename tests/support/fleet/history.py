@@ -10,8 +10,8 @@ from hypothesis.stateful import invariant
 
 from fairlead.fleet import schema
 from fairlead.fleet.command_record import ResultPage
+from fairlead.shards import command_shard
 from fairlead.store.reply import Reply, integer, items, octets, table, text
-from fairlead.wire.ids import command_shard
 
 from support.fleet.history_links import Links
 from support.fleet.history_posting import assert_row

@@ -17,7 +17,8 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
-from fairlead.wire.ids import agent_shard, of_agent, uuid7
+from fairlead.shards import agent_shard, of_agent
+from fairlead.wire.ids import uuid7
 
 from support.fleet.reference import Reference
 from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, ScriptServer

@@ -13,7 +13,7 @@ from fairlead.fleet import schema
 from fairlead.fleet.command_record import Acceptance, NewRecord
 from fairlead.fleet.deadline_queue import TAKEN_MS
 from fairlead.fleet.schema import AgentRow
-from fairlead.wire.ids import command_shard
+from fairlead.shards import command_shard
 
 from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
 from support.fleet.reference import Agent

@@ -32,7 +32,8 @@ from fairlead.fleet.schema import LABEL_LIMIT, AgentRow
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
-from fairlead.wire.ids import SHARDS, check_agent_id
+from fairlead.shards import SHARDS
+from fairlead.wire.ids import check_agent_id
 
 PAGE = 100
 PAGE_LIMIT = 1_000

@@ -32,8 +32,9 @@ from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
+from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.telemetry.request_trace import RequestTrace
-from fairlead.wire.ids import SHARDS, agent_shard, check_agent_id, check_command_id, of_agent
+from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
 
 BODY_LIMIT = 768 << 10

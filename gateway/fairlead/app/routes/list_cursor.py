@@ -8,7 +8,7 @@ next page looks at them again; a shard has one agent in 64. It is pure.
 from __future__ import annotations
 
 from fairlead.fleet.schema import AgentRow
-from fairlead.wire.ids import SHARDS, agent_shard
+from fairlead.shards import SHARDS, agent_shard
 
 
 class ListCursor:

@@ -19,8 +19,8 @@ from fairlead.fleet.directory_replies import LastSeen
 from fairlead.fleet.node_table import choose
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.membership.membership import Membership
+from fairlead.shards import SHARDS
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.ids import SHARDS
 
 logger = logging.getLogger(__name__)
 

@@ -30,10 +30,11 @@ from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.data_check import REBUILDING, DataCheck
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, RING_AGAIN_MS
+from fairlead.shards import of_agent
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.telemetry.tracing import Tracing, wall_ns
-from fairlead.wire.ids import of_agent, uuid7
+from fairlead.wire.ids import uuid7
 
 BINDING_MARGIN_MS = 60_000
 """How much longer than an Idempotency-Key its command is remembered: a call that reads the binding just before it

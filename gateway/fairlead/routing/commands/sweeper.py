@@ -27,9 +27,9 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.due_target import DueTargetHandler
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import GRACE_MS
+from fairlead.shards import SHARDS
 from fairlead.store.answer import Answer, map_bounded
 from fairlead.telemetry.logs import ids
-from fairlead.wire.ids import SHARDS
 
 logger = logging.getLogger(__name__)
 
