@@ -97,7 +97,7 @@ ORDINARY = {
         acceptance add answer api arrays auth background binary body buffer builtin call callbacks caller check
         checks child children class client comparison conditions configuration consistency consume context
         controller copy create cursor details document due error errors event events exporter extensions
-        factory fairlead field file files finish folder formats gauges get head host hosts identifiers ids info
+        factory fairlead feed field file files finish folder formats gauges get head host hosts identifiers ids info
         installed key known latency leader limit line list loading local log logs lua main mark measurement
         merge metrics models name names notify object objects open operation operations option options os other
         out owner parser path paths plain plots port ports problem problems process processes program progress

@@ -125,7 +125,7 @@ async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
-    fleet = FleetStore(unused, unused, unused, unused, unused, unused, unused, unused, unused, unused, unused)
+    fleet = FleetStore(*[unused] * 12)
     membership = Membership("node-1")
     compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()

@@ -47,6 +47,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
         sys.executable, "-c", ST, "run", f"{base}/v1/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",
         "--max-examples", str(examples), "--seed", seed, "--request-timeout", "120", "--checks", CHECKS,
         "--generation-database", "none", "--no-color",
+        "--exclude-operation-id", "listEvents",  # with `follow` it never ends; test_events_api.py plays its queries
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
     )  # fmt: skip

@@ -183,3 +183,30 @@ async def test_links_are_closed_when_redis_stays_unreachable(
     began = time.monotonic()
     assert await peer.close_code() == CloseCode.BUS_AWAY
     assert time.monotonic() - began >= 2
+
+
+async def test_links_are_closed_little_by_little_and_the_rest_stay_when_redis_answers(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
+) -> None:
+    """A fleet that lost all links at one moment would come back at one moment, and overload a Redis that was slow."""
+    holder = make_gateway(own_valkey.url, "--bus-grace", "3")
+    peers = [await dial(holder) for _ in range(40)]
+    await asyncio.gather(*(peer.greet() for peer in peers))
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    codes = [asyncio.create_task(peer.close_code()) for peer in peers]
+    try:
+        closed, _ = await asyncio.wait(codes, timeout=3 * WAIT, return_when=asyncio.FIRST_COMPLETED)
+        assert {task.result() for task in closed} == {CloseCode.BUS_AWAY}
+        os.kill(own_valkey.pid, signal.SIGCONT)
+
+        async def back() -> bool:
+            return await metric(holder, "fairlead_heartbeat_age_seconds") < 2
+
+        await until(back)
+        left = await metric(holder, "fairlead_agents")
+        assert 20 <= left < 40
+        assert len((await api_of(holder).http.get("/v1/agents", params={"state": "online"})).json()["agents"]) == left
+    finally:
+        for task in codes:
+            task.cancel()
+        await asyncio.gather(*codes, return_exceptions=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.fleet import lua
-from fairlead.fleet.commands import Commands
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.routing.store_memory import FULL_SHARE, LOW_SHARE, MARGIN, MemoryLevel, next_level
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
@@ -136,17 +136,17 @@ async def test_low_memory_refuses_large_payloads_only(
 
 async def test_the_oldest_events_make_room(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> None:
     store = await redis_of(own_valkey)
-    records = Commands(store, MIB)
+    events = EventLog(store)
     for n in range(400):
-        await records.add_event(f"a{n % 3}", "t", f"e-{n}", n, b"x" * 1_000, 100_000)
+        await events.add(f"a{n % 3}", "t", f"e-{n}", n, b"x" * 1_000, 100_000)
     kept = integer(await store.submit("XLEN", "fl1:events"))
     assert 80 <= kept <= 90  # of some 1,130 bytes each
     assert integer(await store.submit("GET", "fl1:events_bytes")) <= 100_000
-    await records.add_event("a0", "t", "small", 1, b"", 10_000)
+    await events.add("a0", "t", "small", 1, b"", 10_000)
     for n in range(5):  # a hundred entries are removed at a time
-        await records.add_event("a1", "t", f"f-{n}", 1, b"", 10_000)
+        await events.add("a1", "t", f"f-{n}", 1, b"", 10_000)
     assert integer(await store.submit("GET", "fl1:events_bytes")) <= 10_000
-    removed = sum(await asyncio.gather(*(records.remove_events(f"a{n}") for n in range(3))))
+    removed = sum(await asyncio.gather(*(events.remove(f"a{n}") for n in range(3))))
     assert removed > 0
     assert integer(await store.submit("XLEN", "fl1:events")) == 0
     assert integer(await store.submit("GET", "fl1:events_bytes")) == 0

@@ -19,6 +19,7 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import NodeRow, NodeTable
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.agents import index_sweeper
@@ -58,7 +59,8 @@ class NodeSweepers:
             self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
         )
         self.sweeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
-        removal = AgentRemoval(self.directory, self.records, completion, self.membership, metrics, 30 * DAY_MS)
+        events = EventLog(store)
+        removal = AgentRemoval(self.directory, self.records, events, completion, self.membership, metrics, 30 * DAY_MS)
         self.index = IndexSweeper(self.directory, removal, self.membership, metrics)
 
     async def now(self) -> int:

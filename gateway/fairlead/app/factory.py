@@ -31,6 +31,7 @@ from fairlead.app.routes.access.rights import RightsRoutes
 from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
+from fairlead.app.routes.events import EventRoutes
 from fairlead.app.routes.nodes import NodeRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
@@ -122,6 +123,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "disconnectAgent": agents.disconnect,
         "rankLinks": agents.worst,
         "listNodes": nodes.list,
+        "listEvents": EventRoutes(node, auditor).list,
         "listTokens": tokens.list,
         "createToken": tokens.create,
         "revokeToken": tokens.revoke,

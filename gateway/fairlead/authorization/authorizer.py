@@ -13,7 +13,7 @@ from typing import Any
 
 from fairlead.authorization.agent_traits import AgentTraitsCache, traits_of
 from fairlead.authorization.command_owners import CommandOwners
-from fairlead.authorization.policy import Access, Decision, Policy, Verb
+from fairlead.authorization.policy import Access, AgentTraits, Decision, Policy, Verb
 from fairlead.authorization.policy_watch import PolicyWatch
 from fairlead.authorization.subject import Subject
 from fairlead.authorization.token_snapshot import TokenSnapshot
@@ -110,6 +110,14 @@ class Authorizer:
     async def decide(self, subject: Subject, access: Access, agent: str) -> Decision:
         decided = self.policy.decide_by_id(subject, access, agent)
         return decided or self.policy.decide(subject, access, await self._traits.find(agent))
+
+    async def allows(self, subject: Subject, verb: Verb, agent: str) -> bool:
+        """Whether the subject may do this to the agent; labels may be 2 seconds old."""
+        return subject.administrator or (await self.decide(subject, Access(verb), agent)).allowed
+
+    async def traits(self, agent: str) -> AgentTraits:
+        """The agent as rules see it, which may be 2 seconds old."""
+        return await self._traits.find(agent)
 
     async def require(self, subject: Subject, access: Access, agent: str) -> None:
         """Raises PermissionDenied if the subject may not do this to the agent."""

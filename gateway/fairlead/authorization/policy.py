@@ -36,6 +36,7 @@ class Verb(StrEnum):
     RESULTS = "results"
     CANCEL = "cancel"
     INPUT = "input"
+    EVENTS = "events"
     TOKENS = "tokens"
     ENROLMENT = "enrolment"
     NODES = "nodes"

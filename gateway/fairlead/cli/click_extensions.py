@@ -96,8 +96,10 @@ class IntegerRange(click.IntRange):
     name = "integer"
 
 
-def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str) -> float:
-    """The callback of an option that takes a lifetime, such as 90d: the seconds."""
+def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """The callback of an option that takes a lifetime, such as 90d: the seconds; None if it is not given."""
+    if value is None:
+        return None
     found = re.fullmatch(r"([0-9]{1,9})([smhd])", value)
     if found is None:
         raise click.BadParameter(f"{value!r}: expected a whole number with s, m, h or d, such as 90d", ctx, param)

@@ -27,7 +27,7 @@ COMMANDS = {
         name: f"fairlead.cli.commands.{name}:{name}"
         for name in ("agent", "call", "cp", "demo", "doctor", "serve", "shell", "swarm")
     },
-    **{name: f"fairlead.cli.fleet.{name}:{name}" for name in ("agents", "nodes", "top", "why")},
+    **{name: f"fairlead.cli.fleet.{name}:{name}" for name in ("agents", "events", "nodes", "top", "why")},
     "exec": "fairlead.cli.commands.exec:exec_",
     "results": "fairlead.cli.commands.exec:results",
     "cancel": "fairlead.cli.commands.exec:cancel",

@@ -10,16 +10,16 @@ For scripts, services, and the command line, which reaches the API only through 
 the environment. Several addresses, separated by commas, are nodes of one fleet: when one is lost, the next one is used.
 Errors are those of `fairlead.errors`: a problem document with code `agent_offline` raises AgentOffline.
 
-`client` has the requests as methods, `command` follows one command, `models` are the types of the answers,
-`transport` sends requests to one address or several, `result_lines` parses streams, and `problem_details` turns
-errors into exceptions.
-"""
+`client` has the requests as methods, `command` follows one command, `event_reader` the events, `models` are the types
+of the answers, `transport` sends requests to one address or several, `result_lines` parses streams, and
+`problem_details` turns errors into exceptions."""
 
 from fairlead.client.client import Client
 from fairlead.client.command import Command
 from fairlead.client.models import (
     Agent,
     AgentDetail,
+    AgentEvent,
     Chunk,
     End,
     EnrolmentTokenInfo,
@@ -30,6 +30,7 @@ from fairlead.client.models import (
     LastLink,
     Latency,
     Link,
+    LostEvents,
     NewEnrolmentToken,
     NewToken,
     NodeInfo,
@@ -43,6 +44,7 @@ from fairlead.client.transport import ConnectionLost, addresses, check_address
 __all__ = [
     "Agent",
     "AgentDetail",
+    "AgentEvent",
     "Chunk",
     "Client",
     "Command",
@@ -56,6 +58,7 @@ __all__ = [
     "LastLink",
     "Latency",
     "Link",
+    "LostEvents",
     "NewEnrolmentToken",
     "NewToken",
     "NodeInfo",

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
+from fairlead.client.event_reader import EventReader
 from fairlead.client.models import (
     Agent,
     AgentDetail,
@@ -194,6 +195,23 @@ class Client:
         headers["Idempotency-Key"] = key or secrets.token_hex(16)
         post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
         return Command(self._transport, post)
+
+    def events(
+        self,
+        *,
+        agent: str = "",
+        type: str = "",
+        selector: str = "",
+        after: str = "",
+        since: int | None = None,
+        follow: bool = True,
+    ) -> EventReader:
+        """The events of agents, to iterate over: those after the offset `after`, of the last `since` seconds, or all
+        that are kept; with `follow`, those that come later too. `type` may end with `*`."""
+        if agent:
+            check_agent_id(agent)
+        query = {"agent": agent, "type": type, "selector": selector}
+        return EventReader(self._transport, query, after=after, since=since, follow=follow)
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
         """A command that was posted before, with its results from offset `start` on; without `follow`, only those that

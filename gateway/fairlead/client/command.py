@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from types import TracebackType
 
 from fairlead.client.models import Chunk, End
-from fairlead.client.result_lines import Continuation, Line, Started
+from fairlead.client.result_lines import Continuation, Line, Started, lines_of
 from fairlead.client.signer import SignedCommand
 from fairlead.client.transport import ConnectionLost, Request, Transport
 from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
@@ -148,7 +148,7 @@ class Command:
             opened, before = time.monotonic(), self.next
             try:
                 again = False
-                async with self._transport.stream(self._request()) as lines:
+                async with self._transport.stream(self._request(), lines_of) as lines:
                     async for line in lines:
                         if isinstance(line, Continuation):
                             again = True

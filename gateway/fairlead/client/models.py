@@ -213,6 +213,29 @@ class Permission:
     rules: list[AllowingRule] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEvent:
+    """An event of an agent. `id` is the agent's own: an event that comes twice has the same. `offset` is its position
+    among the events of the fleet. `data` is the decoded JSON; if the agent sent something else, `data` is None and
+    `data_base64` has the bytes. `time` is RFC 3339, by the agent's clock.
+    """
+
+    offset: str
+    agent: str
+    type: str
+    id: str
+    time: str | None = None
+    data: object = None
+    data_base64: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LostEvents:
+    """Events that were removed before they were read: those up to `offset`."""
+
+    offset: str
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Bytes of output. `offset` counts the results of the command, `n` the agent's chunks."""

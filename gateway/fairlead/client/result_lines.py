@@ -1,8 +1,7 @@
 """Parses a stream of results: NDJSON, one result or event of the stream on each line.
 
-Used by `command`. It does no I/O of its own. A line that says that the stream cannot continue is raised as the error of
-`fairlead.errors` that its code names.
-"""
+Used by `command`, and `event_reader` for its split. It does no I/O of its own. A line that says that the stream cannot
+continue is raised as the error of `fairlead.errors` that its code names."""
 
 from __future__ import annotations
 
@@ -63,13 +62,13 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 async def lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[Line]:
     """Raises FairleadError for a malformed line, and the error that a line reports."""
-    async for raw in _split(parts):
+    async for raw in split_lines(parts):
         line = read(raw)
         if line is not None:
             yield line
 
 
-async def _split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def split_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Lines at b"\\n" only: str.splitlines would also cut at U+2028, which JSON strings may hold."""
     rest = bytearray()
     async for part in parts:

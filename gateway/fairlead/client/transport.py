@@ -1,24 +1,25 @@
 """Sends requests to one address of the API or to several, and translates the errors of HTTP.
 
-Used by `client` and `command`. Of several addresses one is used until it cannot be reached, loses a connection or
-reports that it is busy; then the next one is used. A request that may have had an effect is never repeated here,
-because only its caller knows whether a repetition does harm.
-"""
+Used by `client`, `command` and `event_reader`. Of several addresses one is used until it cannot be reached, loses a
+connection or reports that it is busy; then the next one is used. A request that may have had an effect is never
+repeated here, because only its caller knows whether a repetition does harm."""
 
 from __future__ import annotations
 
 import ssl as tls
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import httpx2
 
 from fairlead.client.problem_details import error_of_answer
-from fairlead.client.result_lines import Line, lines_of
 from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, NodeBusy, Unavailable
 from fairlead.settings import is_loopback
 from fairlead.version import __version__
+
+L = TypeVar("L")
 
 CONNECT_TIMEOUT = 5.0
 IDLE_TIMEOUT = 60.0
@@ -121,12 +122,14 @@ class Transport:
                 await answer.aclose()
 
     @asynccontextmanager
-    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Line]]:
-        """The lines of the answer."""
+    async def stream(
+        self, request: Request, parse: Callable[[AsyncIterator[bytes]], AsyncGenerator[L]]
+    ) -> AsyncIterator[AsyncIterator[L]]:
+        """The lines of the answer, as `parse` makes them of its parts."""
         address, answer = await self._send(request, chunked=request.content is not None)
         with self._watched(address):
             try:
-                async with aclosing(lines_of(answer.aiter_bytes())) as lines:
+                async with aclosing(parse(answer.aiter_bytes())) as lines:
                     yield lines
             finally:
                 await answer.aclose()

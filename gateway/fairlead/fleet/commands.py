@@ -40,12 +40,9 @@ from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+from fairlead.store.reply import Arg, Reply, items, octets, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
 
-EVENTS_A_STEP = 64
-"""The number of events that one call examines while Redis serves no other client: 64 MiB of the largest events, 10 KiB
-of usual ones."""
 INPUT_LIMIT = 4 << 20
 """The maximum number of bytes of a command's input that its agent has not consumed; above it the caller has to wait."""
 
@@ -248,27 +245,6 @@ class Commands:
     def unbind(self, key_digest: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
         """Release an Idempotency-Key whose command was refused, if it is still bound to that command."""
         return self._store.run(lua.UNBIND_KEY, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
-
-    def add_event(
-        self, agent: str, kind: str, event: str, at: int, payload: bytes, most_bytes: int
-    ) -> asyncio.Future[Reply]:
-        """Append one event of an agent to the stream of events, of which the newest `most_bytes` are kept."""
-        return self._store.run(
-            lua.ADD_EVENT, (schema.EVENTS, schema.EVENTS_BYTES),
-            (schema.EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload), priority=Priority.RESULTS,
-        )  # fmt: skip
-
-    async def remove_events(self, agent: str) -> int:
-        """Remove all events of an agent from the event stream of the fleet. Returns how many there were."""
-        removed, after = 0, "-"
-        while after:
-            reply = await self._store.run(
-                lua.REMOVE_EVENTS, (schema.EVENTS, schema.EVENTS_BYTES), (agent, after, EVENTS_A_STEP),
-                priority=Priority.BACKGROUND,
-            )  # fmt: skip
-            count, last = items(reply)
-            removed, after = removed + integer(count), text(last)
-        return removed
 
 
 def accepted() -> tuple[Arg, ...]:

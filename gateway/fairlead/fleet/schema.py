@@ -55,6 +55,8 @@ fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revo
 fl1:events             stream  events of agents. Written by the recorder; 100,000 entries at most, see events_bytes
 fl1:events_bytes       string  bytes of the events that are kept, so that the oldest are removed in time. Written by
                                add_event and remove_events; no TTL
+fl1:events_trimmed     string  position of the last event that was removed for space, or that was lost before the first
+                               one. Written by add_event; no TTL
 
 `fl1` and `fl2` are versions of the layout, so that nodes of two versions never misread each other's data. All keys of
 one script share one hash tag, as Redis Cluster requires: {n}, or {s}, the shard of an agent (0 to 63), which its
@@ -74,6 +76,7 @@ NODES = "fl1:nodes"
 REVISION = "fl1:revision"
 EVENTS = "fl1:events"
 EVENTS_BYTES = "fl1:events_bytes"
+EVENTS_TRIMMED = "fl1:events_trimmed"
 MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
 DISCONNECT = "fl1:disconnect"
@@ -119,6 +122,7 @@ KEY_TYPES = {
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
     "fl2:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",
+    EVENTS_TRIMMED: "string",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 

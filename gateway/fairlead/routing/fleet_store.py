@@ -11,6 +11,7 @@ from fairlead.fleet.directives.disconnect import Disconnects
 from fairlead.fleet.directives.preferred_revision import PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.routing.store_memory import StoreMemory
@@ -19,12 +20,13 @@ from fairlead.store.pipeliner import Pipeliner
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
-    """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes, the budget of
-    moves, what the operator tells all nodes, and how full Redis is."""
+    """`store` is the client, which must be started. The others hold agents, commands, events, deadlines, nodes, the
+    budget of moves, what the operator tells all nodes, and how full Redis is."""
 
     store: Pipeliner
     directory: Directory
     records: Commands
+    events: EventLog
     deadlines: DeadlineQueue
     node_rows: NodeRows
     data_epochs: DataEpochs
@@ -42,6 +44,7 @@ class FleetStore:
             store,
             Directory(store),
             Commands(store, output_limit),
+            EventLog(store),
             DeadlineQueue(store),
             NodeRows(store),
             DataEpochs(store),

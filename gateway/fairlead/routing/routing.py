@@ -26,6 +26,7 @@ from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.doorbells import DoorbellHandler
+from fairlead.routing.event_feed import EventFeed
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.heartbeat import Heartbeat
@@ -71,10 +72,10 @@ class Routing:
             fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
         )
         self.inputs = InputWriter(fleet, inbox, membership)
+        self.event_feed = EventFeed(fleet.store, fleet.events, followers)
         self.results = ResultReader(fleet, inbox, followers, membership)
-        self.removal = AgentRemoval(
-            directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
-        )
+        forget_ms = int(settings.forget_after * 1000)
+        self.removal = AgentRemoval(directory, records, fleet.events, completion, membership, metrics, forget_ms)
         self.terminals = terminals = _terminals(settings, records, metrics)
         delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
         recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
@@ -98,13 +99,14 @@ class Routing:
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
-        watch_routing(metrics, membership, followers, tasks)
+        watch_routing(metrics, membership, followers, tasks, self.event_feed.count)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""
         return (
             self.heartbeat.run(),
             self._store_memory.run(),
+            self.event_feed.run(),
             self._command_sweeper.run(),
             self._index_sweeper.run(),
             self.lease_releaser.run(),

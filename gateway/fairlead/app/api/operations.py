@@ -61,6 +61,8 @@ WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 
 FLAG = {"type": "boolean", "default": False}
 TEXT = {"type": "string"}
 EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
+POSITION = "^[0-9]{1,15}-[0-9]{1,15}$"
+AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 LATER = (503,)
 KNOWN = (404, *LATER)
 
@@ -159,6 +161,28 @@ OPERATIONS = (
         "Close the agent's link. The agent connects again, and its commands continue.",
         "The node that holds the link was told to close it.",
         202, schemas.DisconnectedAgent, faults=(409, *KNOWN), needs=(Verb.DISCONNECT,),
+    ),
+    Operation(
+        "get", "/v1/events", "listEvents",
+        "Get the events of agents as lines, each a CloudEvent (1.0) with its `offset`; with `follow`, those that come "
+        "later too.",
+        "A stream of lines in the format that the request accepts.",
+        200, None, streams=True, faults=LATER, needs=(Verb.EVENTS,),
+        params=(
+            Param("agent", "Only events of this agent.", {**TEXT, "pattern": AGENT_ID}),
+            Param("type", "Only events of this type; `disk.*` for all whose type begins with `disk.`.",
+                  {**TEXT, "minLength": 1, "maxLength": 128}),
+            Param(
+                "selector", "Only events of agents whose labels and facts match now.", {**TEXT, "maxLength": 1024},
+            ),
+            Param("after", "Begin after the event with this `offset`. Events that were lost since are told.",
+                  {**TEXT, "pattern": POSITION}),
+            Param("since", "Begin this many seconds ago. Without `after` and `since`: with the oldest event.",
+                  {**WHOLE_NUMBER, "maximum": 1 << 31}),
+            Param("follow", "Wait for further events until the caller disconnects.", FLAG),
+            Param("Last-Event-ID", "For server-sent events: the last offset that was received.",
+                  {**TEXT, "pattern": POSITION}, "header"),
+        ),
     ),
     Operation(
         "get", "/v1/links", "rankLinks", "Get the worst links of the fleet by a measure, as ranked by their nodes.",

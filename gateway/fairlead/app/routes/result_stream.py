@@ -60,12 +60,12 @@ class Format:
         headers = [*self.start["headers"], (b"idempotency-replayed", b"true")]
         return replace(self, start={**self.start, "headers": headers})
 
-    def line(self, made: object, offset: int | None = None) -> bytes:
+    def line(self, made: object, offset: object = None) -> bytes:
         data = _encode(made)
         if not self.events:
             return data + b"\n"
         # The id comes back as Last-Event-ID when a browser connects again.
-        return (b"" if offset is None else b"id: %d\n" % offset) + b"data: " + data + b"\n\n"
+        return (b"" if offset is None else b"id: %b\n" % str(offset).encode()) + b"data: " + data + b"\n\n"
 
 
 def _start(kind: str) -> dict[str, Any]:

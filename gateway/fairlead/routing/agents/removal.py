@@ -11,6 +11,7 @@ from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
+from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.routing.commands.completion import Completion
@@ -23,12 +24,13 @@ NEVER_SENT = StoredEnd(code="agent_deleted", message="its agent was deleted befo
 
 class AgentRemoval:
     def __init__(
-        self, directory: Directory, records: Commands, completion: Completion, membership: Membership, metrics: Metrics,
-        forget_ms: int,
+        self, directory: Directory, records: Commands, events: EventLog, completion: Completion,
+        membership: Membership, metrics: Metrics, forget_ms: int,
     ) -> None:  # fmt: skip
         """`forget_ms` is how long an agent may be absent before it is removed; with 0 it never is."""
         self._directory = directory
         self._records = records
+        self._events = events
         self._completion = completion
         self._membership = membership
         self._metrics = metrics
@@ -59,7 +61,7 @@ class AgentRemoval:
                 "first (DELETE its link)",
                 agent=row.agent,
             )
-        return ended, await self._records.remove_events(row.agent)
+        return ended, await self._events.remove(row.agent)
 
     async def remove(self, row: AgentRow) -> int | None:
         """Remove the absent agent of `row`. Returns how many commands it had open, or None if it has come back."""

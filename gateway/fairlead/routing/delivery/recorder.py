@@ -93,6 +93,7 @@ class Recorder:
         self._store = fleet.store
         self._directory = fleet.directory
         self._records = fleet.records
+        self._events = fleet.events
         self._memory = fleet.memory
         self._completion = completion
         self._terminals = terminals
@@ -143,7 +144,7 @@ class Recorder:
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
         most = self._memory.events_bytes
-        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload, most) for e in batch.events]
+        added = [self._events.add(agent, e.type, e.id, e.time, e.payload, most) for e in batch.events]
         answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
         fenced = False

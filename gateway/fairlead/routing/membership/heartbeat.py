@@ -3,14 +3,14 @@ still there.
 
 The node starts it, runs its loop and stops it. Each heartbeat reads the fleet's clock, the table of nodes and the epoch
 of the data. If the node's row is missing, the node joins again under a new epoch. If heartbeats fail for longer than a
-grace, all links are closed, because another node may reach Redis. It compares no link with its row: it requests that
-from the reconciler.
-"""
+grace, the links are closed one after the other, because another node may reach Redis. It compares no link with its row:
+it requests that from the reconciler."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import secrets
 
@@ -20,6 +20,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.node_table import NodeRow
 from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
@@ -35,6 +36,10 @@ PERIOD = 5.0
 RETRY = 0.5
 """Seconds from a failed heartbeat to the next one, so that a node is back soon after Redis is. They are multiplied by a
 random factor of 0.5 to 1.5, so that a fleet whose Redis was away does not come back at one moment."""
+CLOSING = 60.0
+"""Seconds over which the links are closed after the grace. If Redis does not answer because it is overloaded, all nodes
+close links, and a whole fleet that came back at one moment would keep it overloaded: those links that are still open
+when it answers again stay."""
 
 
 class Heartbeat:
@@ -49,7 +54,7 @@ class Heartbeat:
         metrics: Metrics,
         grace: float,
     ) -> None:
-        """`grace` is the number of seconds without an answered heartbeat after which all links are closed."""
+        """`grace` is the number of seconds without an answered heartbeat after which links are closed."""
         self._rows = fleet.node_rows
         self._data_epochs = fleet.data_epochs
         self._preferred_revisions = fleet.preferred_revisions
@@ -64,6 +69,10 @@ class Heartbeat:
         self._metrics = metrics
         self._grace = grace
         self._soon = asyncio.Event()
+        self._closing: list[Session] | None = None
+        """The links that are still to be closed because Redis has been away for longer than the grace."""
+        self._closing_began = 0
+        """The number of links when that began."""
 
     async def join(self) -> None:
         """Send the first heartbeat and tell the other nodes. Raises ConfigError if another process has the name."""
@@ -157,6 +166,7 @@ class Heartbeat:
             return False
         self._readiness.name_taken = ""
         first = membership.since_heartbeat == float("inf")
+        self._closing = None
         if membership.heartbeat_answered(now) and not first:
             membership.reconciliation.request()  # other nodes took this one for dead
         await self._read_table(now)
@@ -209,5 +219,11 @@ class Heartbeat:
             )
 
     def _close_links(self) -> None:
-        for session in self._hub:
-            session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+        """Close as many links as are due since the end of the grace."""
+        if self._closing is None:
+            self._closing = [*self._hub]
+            random.shuffle(self._closing)
+            self._closing_began = len(self._closing)
+        due = math.ceil(self._closing_began * (self._membership.since_heartbeat - self._grace) / CLOSING)
+        while self._closing and self._closing_began - len(self._closing) < due:
+            self._closing.pop().close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")

@@ -6,7 +6,7 @@ The node calls each function once, when the objects that are read exist.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 
 from fairlead.bus.inbox import Inbox
@@ -85,7 +85,14 @@ def watch_redis(metrics: Metrics, store: Pipeliner, memory: StoreMemory, inbox: 
     metrics.add_counter("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
 
 
-def watch_routing(metrics: Metrics, membership: Membership, followers: Followers, tasks: BackgroundTasks) -> None:
+def watch_routing(
+    metrics: Metrics,
+    membership: Membership,
+    followers: Followers,
+    tasks: BackgroundTasks,
+    event_readers: Callable[[], int],
+) -> None:
+    metrics.add_gauge("fairlead_event_readers", "Callers that read events on this node", event_readers)
     metrics.add_gauge(
         "fairlead_heartbeat_age_seconds", "Seconds since the last answered heartbeat",
         lambda: membership.since_heartbeat,

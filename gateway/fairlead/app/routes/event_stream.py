@@ -1,0 +1,180 @@
+"""A stream of events over HTTP: as NDJSON, or as server-sent events for browsers.
+
+Each event is a CloudEvent (https://github.com/cloudevents/spec, version 1.0.2) in the JSON format, with `offset`, its
+position, as an extension. A line with only an offset says how far the stream has come although none of the events was
+for this caller, so that it can resume there. The rights of the caller are checked again while the stream is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from fairlead.app.routes.result_stream import LAST_LINE, Format
+from fairlead.authorization.authorizer import Authorizer
+from fairlead.authorization.policy import Verb, covers_name
+from fairlead.authorization.subject import Subject
+from fairlead.errors import FairleadError, Unavailable
+from fairlead.fleet.events.event_log import Position, StoredEvent
+from fairlead.fleet.selector import Selector
+from fairlead.routing.event_feed import EventFeed, EventsUpdate
+
+logger = logging.getLogger(__name__)
+
+POLL: Final = 1.5
+"""Seconds without events after which the stream looks whether its caller is still there and may still read."""
+AGE: Final = 1.0
+"""Seconds for which a check of the caller's rights holds (see `stream_guard`)."""
+QUIET: Final = 10.0
+"""Seconds after which a line is sent although there is nothing to say, for the least patient proxy."""
+LATEST: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which RFC 3339 has no times."""
+
+
+class StreamStart(NamedTuple):
+    """`resumes`: the caller has read everything before `after`."""
+
+    after: Position
+    follow: bool
+    resumes: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """The events that a caller wants and may read. `agent` and `type` are empty for all; `type` may end with `*`."""
+
+    authorizer: Authorizer
+    subject: Subject
+    agent: str
+    type: str
+    selector: Selector
+
+    async def passed(self, events: list[StoredEvent]) -> list[StoredEvent]:
+        """Raises BusUnavailable."""
+        return [event for event in events if self._fits(event) and await self._admits(event.agent)]
+
+    def _fits(self, event: StoredEvent) -> bool:
+        return self.agent in ("", event.agent) and (not self.type or covers_name(self.type, event.type))
+
+    async def _admits(self, agent: str) -> bool:
+        if not await self.authorizer.allows(self.subject, Verb.EVENTS, agent):
+            return False
+        if not self.selector.terms:
+            return True
+        traits = await self.authorizer.traits(agent)
+        return self.selector.matches(traits.labels, traits.facts) is True
+
+    def check(self) -> None:
+        """Raises FairleadError if the caller's credential is no longer valid, or allows no events any more."""
+        self.authorizer.require_still(self.subject, (Verb.EVENTS,))
+
+
+class EventStream:
+    """An ASGI response. Raises NodeBusy before it sends anything if this node has too many readers."""
+
+    def __init__(
+        self, request: Request, form: Format, feed: EventFeed, chosen: EventFilter, start: StreamStart
+    ) -> None:
+        self._request = request
+        self._form = form
+        self._feed = feed
+        self._chosen = chosen
+        self._start = start
+        self._clock = asyncio.get_running_loop().time
+        self._sent_at = self._checked_at = self._clock()
+        self._told = start.after
+        """The position that the caller knows."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = self._start
+        with self._feed.reader() as follower:
+            await send(self._form.start)
+            try:
+                updates = self._feed.read(follower, start.after, follow=start.follow, resumes=start.resumes, poll=POLL)
+                async with aclosing(updates):
+                    async for update in updates:
+                        if not await self._pass_on(update, send):
+                            return
+                last = b""
+            except FairleadError as e:
+                last = self._form.line(_error(e))
+            except asyncio.CancelledError:
+                # The server stops, and has waited long enough for Redis or for a caller that does not read.
+                stopping = Unavailable("this node is stopping: continue at another node, after the last offset")
+                async with asyncio.timeout(LAST_LINE):
+                    await send({"type": "http.response.body", "body": self._form.line(_error(stopping))})
+                return
+            except Exception:
+                logger.exception("a stream of events failed")
+                last = self._form.line(_error(FairleadError("internal error: see the gateway's log")))
+            await send({"type": "http.response.body", "body": last})
+
+    async def _pass_on(self, update: EventsUpdate, send: Send) -> bool:
+        """Send what the caller wants and may read; return whether the caller is still there."""
+        now = self._clock()
+        if now - self._checked_at >= AGE:
+            self._chosen.check()
+            self._checked_at = now
+        body = b""
+        if update.lost_until is not None:
+            body = self._form.line({"lost": {"offset": str(update.lost_until)}}, update.lost_until)
+            self._told = update.lost_until
+        for event in await self._chosen.passed(update.events):
+            body += self._form.line(cloud_event(event), event.position)
+            self._told = event.position
+        if not body:
+            if await self._request.is_disconnected():
+                return False
+            if now - self._sent_at < QUIET:
+                return True
+            body = self._quiet_line(update.position)
+        self._sent_at = now
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        return True
+
+    def _quiet_line(self, position: Position) -> bytes:
+        if position == self._told:
+            return self._form.keep_alive
+        self._told = position
+        # Server-sent events with an id and no data change what the browser sends when it connects again.
+        return (
+            b"id: %b\n\n" % str(position).encode() if self._form.events else self._form.line({"offset": str(position)})
+        )
+
+
+def cloud_event(event: StoredEvent) -> dict[str, Any]:
+    """The event in the JSON format of CloudEvents: `id` is the agent's own, and unique together with `source`."""
+    about: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": f"/v1/agents/{event.agent}",
+        "type": event.type,
+        "agent": event.agent,
+        "offset": str(event.position),
+    }
+    if 0 < event.at <= LATEST:
+        about["time"] = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
+    if not event.payload:
+        return about
+    try:
+        # Raw passes the payload on as it is; decoding only checks that it is JSON.
+        msgspec.json.decode(event.payload)
+        payload = event.payload.decode()
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {**about, "data_base64": base64.b64encode(event.payload).decode()}
+    if "\n" in payload or "\r" in payload:  # a line end would end the line of the stream
+        return {**about, "datacontenttype": "application/json", "data": msgspec.json.decode(event.payload)}
+    return {**about, "datacontenttype": "application/json", "data": msgspec.Raw(event.payload)}
+
+
+def _error(error: FairleadError) -> dict[str, object]:
+    return {"error": {"code": error.code, "message": error.message, "temporary": error.temporary}}
