@@ -23,7 +23,7 @@ every package may import it.
     │   ├── Rebuilding         Redis has lost its data, and the linked agents are being registered again
     │   ├── AgentOffline       the agent has no link
     │   ├── NodeBusy           this node is draining or full
-    │   └── Throttled          too many wrong credentials from this address
+    │   └── Throttled          too many wrong credentials from this address, or enrolments with one token
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
     └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
 
@@ -153,7 +153,8 @@ class NodeBusy(Unavailable):
 
 
 class Throttled(Unavailable):
-    """Raised only for requests with a wrong credential. `retry_after` in `details` is in seconds."""
+    """Raised for requests with a wrong credential, and for more enrolments than a token allows in a minute.
+    `retry_after` in `details` is in seconds."""
 
     code = "throttled"
 

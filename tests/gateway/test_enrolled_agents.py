@@ -171,6 +171,21 @@ async def test_an_agent_has_the_labels_of_its_token_and_keeps_those_that_the_pla
     assert (await api.agent("web-1"))["labels"] == {"env": "prod", "zone": "a"}
 
 
+async def test_a_token_with_a_rate_enrols_slowly(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path
+) -> None:
+    token = await new_token(gateway, "web-*", "--uses", "9", "--rate", "2/m")
+    assert "  2/m  " in (await cli(gateway, "enrolment-tokens", "ls", "-o", "wide")).stdout
+    for name in ("web-1", "web-2"):
+        agents.append(EnrolledAgent(gateway, tmp_path / name, name, token))
+        await until_state(api_of(gateway), name, "online")
+    agents.append(EnrolledAgent(gateway, tmp_path / "web-3", "web-3", token))
+    await until(lambda: "answered 429: enrolment token" in agents[2].log)
+    assert "enrols 2 agents a minute: try again later" in agents[2].log
+    wrong = await cli(gateway, "enrolment-tokens", "create", "--rate", "fast", "web-*")
+    assert (wrong.returncode, "expected such as 10/m or 2/s" in wrong.stderr) == (2, True)
+
+
 async def test_only_an_administrator_grants_labels(gateway: GatewayProcess, api_of: MakeGatewayApi) -> None:
     api = api_of(gateway)
     caller = await caller_of(api_of, gateway, "enroller")

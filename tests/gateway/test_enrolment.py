@@ -6,11 +6,12 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import msgspec
 import pytest
 
-from fairlead.errors import FairleadError, InvalidRequest, Unauthorized
+from fairlead.errors import FairleadError, InvalidRequest, Throttled, Unauthorized
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
@@ -46,10 +47,10 @@ class EnrolmentSite:
             lambda thumbprint: thumbprint in self.revoked,
         )
 
-    async def token(self, *, agents: str = "*", uses: int = 1, minutes: int = 60) -> str:
+    async def token(self, *, agents: str = "*", uses: int = 1, minutes: int = 60, rate: int = 0) -> str:
         id, digest, text = new_token(os.urandom(ID_BYTES + SECRET_BYTES))
         expires = START + minutes * 60_000
-        token = EnrolmentToken(id, digest, START, expires, agents, uses)
+        token = EnrolmentToken(id, digest, START, expires, agents, uses, rate=rate)
         await self.tokens.add(id, msgspec.json.encode(token), expires)
         return text
 
@@ -194,3 +195,31 @@ async def test_what_is_no_id_or_no_key_is_an_invalid_request(site: EnrolmentSite
     with pytest.raises(FairleadError) as refused:
         await site.enrolment.enrol(EnrolmentRequest(await site.token(), agent, key, ""))
     assert type(refused.value) is InvalidRequest
+
+
+async def test_a_token_enrols_at_its_rate(site: EnrolmentSite) -> None:
+    """A minute's worth at once, then one after the other; a repetition costs nothing."""
+    token = await site.token(uses=50, rate=3)
+    keys = [new_key() for _ in range(3)]
+    for n, key in enumerate(keys):
+        await site.enrol(token, f"web-{n}", key)
+    with pytest.raises(Throttled) as throttled:
+        await site.enrol(token, "web-9", new_key())
+    assert 15 <= cast("int", throttled.value.details["retry_after"]) <= 20
+    assert await site.keys.bound("web-9") == "", "a refused enrolment binds no key"
+    for n, key in enumerate(keys):
+        await site.enrol(token, f"web-{n}", key)
+    split = split_token(token)
+    assert split is not None
+    stored = await site.tokens.read(split[0])
+    assert stored is not None
+    assert stored.used == 3, "the bucket is no agent"
+
+
+async def test_agents_that_enrol_at_once_do_not_exceed_the_rate(site: EnrolmentSite) -> None:
+    token = await site.token(uses=100, rate=5)
+    outcomes = await asyncio.gather(
+        *(site.enrol(token, f"web-{n}", new_key()) for n in range(40)), return_exceptions=True
+    )
+    assert sum(isinstance(one, Throttled) for one in outcomes) == 35
+    assert sum(isinstance(one, str) for one in outcomes) == 5

@@ -252,11 +252,11 @@ class Client:
         return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
 
     async def create_enrolment_token(
-        self, agents: str, uses: int, lifetime: float, labels: Mapping[str, str] | None = None
+        self, agents: str, uses: int, lifetime: float, labels: Mapping[str, str] | None = None, rate: int = 0
     ) -> NewEnrolmentToken:
         """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
-        seconds, and get `labels`."""
-        order = {"agents": agents, "uses": uses, "lifetime": lifetime, "labels": dict(labels or {})}
+        seconds, and get `labels`; with a `rate`, at most so many in a minute."""
+        order = {"agents": agents, "uses": uses, "lifetime": lifetime, "labels": dict(labels or {}), "rate": rate}
         headers = {"Content-Type": "application/json"}
         request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
         return await self._ask(request, NewEnrolmentToken)

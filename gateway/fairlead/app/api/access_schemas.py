@@ -65,10 +65,14 @@ class NewEnrolmentToken(Struct, forbid_unknown_fields=True):
         dict[LabelKey, LabelValue],
         Meta(max_length=16, description="Labels of the agents that it enrols; only an administrator may name any."),
     ] = {}
+    rate: Annotated[
+        int, Meta(ge=0, le=100_000, description="How many agents it enrols in a minute at most; 0 for any number.")
+    ] = 0
 
 
 class StoredEnrolmentToken(Struct):
-    """An enrolment token without its secret. `used` is the number of agents that it has enrolled."""
+    """An enrolment token without its secret. `used` is the number of agents that it has enrolled; `rate` is for a
+    minute, 0 for any number."""
 
     id: str
     agents: str
@@ -79,6 +83,7 @@ class StoredEnrolmentToken(Struct):
     expires: str
     expired: bool
     labels: dict[str, str]
+    rate: int
 
 
 class CreatedEnrolmentToken(StoredEnrolmentToken, kw_only=True):

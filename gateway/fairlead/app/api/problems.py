@@ -34,7 +34,7 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Rebuilding: (503, "Rebuilding after data loss"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
-    errors.Throttled: (429, "Too many wrong credentials"),
+    errors.Throttled: (429, "Too many requests"),
     errors.Unavailable: (503, "Unavailable"),
 }
 

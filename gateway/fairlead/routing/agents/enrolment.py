@@ -7,11 +7,12 @@ whatever token it has, until an administrator releases the id. Nothing here depe
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from fairlead.errors import Unauthorized
+from fairlead.errors import Throttled, Unauthorized
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.identity.agent_key import public_key, thumbprint
@@ -68,7 +69,8 @@ class Enrolment:
         return credential
 
     async def enrol(self, request: EnrolmentRequest) -> str:
-        """A credential for a new agent. Raises InvalidRequest, Unauthorized or BusUnavailable."""
+        """A credential for a new agent. Raises InvalidRequest, Unauthorized, Throttled if the token has enrolled too
+        many in the last minute, or BusUnavailable."""
         agent, public = check_agent_id(request.agent), public_key(request.key)
         id, secret = split_token(request.token) or ("", "")
         stored = await self.tokens.read(id) if id else None
@@ -77,7 +79,13 @@ class Enrolment:
         check_enrolment(token, secret, agent, 0, self._now())
         assert token is not None
         check_proof(public, request.proof, enrolment_statement(id, agent, public))
-        if not await self.tokens.use(id, agent, thumbprint(public), token.uses):
+        use = await self.tokens.use(id, agent, thumbprint(public), token.uses, token.rate)
+        if use.wait_ms:
+            raise Throttled(
+                f"enrolment token {id} enrols {token.rate} agents a minute: try again later",
+                retry_after=math.ceil(use.wait_ms / 1000),
+            )
+        if not use.taken:
             check_enrolment(token, secret, agent, token.uses, self._now())
         await self._check_binding(agent, public)
         logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
