@@ -32,6 +32,7 @@ from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
+from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -188,6 +189,12 @@ def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
     if key:
         raise InvalidRequest(
             "a signed command is recognised by its id: expected no Idempotency-Key beside it", field="Idempotency-Key"
+        )
+    if body.id != (expected := of_agent(body.id, body.agent)):
+        raise InvalidRequest(
+            f"id {body.id} is not one of a signed command of this agent: expected {expected}, or another UUIDv4 whose "
+            f"17th and 18th character, as a number modulo {SHARDS}, are {agent_shard(body.agent)}",
+            field="id",
         )
     return body.id, base64.b64decode(body.signature)
 

@@ -107,6 +107,8 @@ class RunDriver:
         self._seq = run.seq
         self._stepped = self._noted = self._looked = self._rung = 0.0
         self._wish = self._done_wish = ""
+        self._ended = False
+        """Whether a step is stored after which nothing is left to do."""
         self._under_way: dict[str, _Target] = {}
         """By command; those that were looked at longest ago first."""
         self._news: dict[str, _Target] = {}
@@ -159,7 +161,7 @@ class RunDriver:
             return False
         if started:
             self._begin(started)
-        if self._plan.ended:
+        if self._ended:
             self._tell(force=True)
             await self._close()
             return False
@@ -204,9 +206,11 @@ class RunDriver:
     async def _start(self, targets: list[_Target]) -> None:
         run = self._run
         wanted = [(target.command, run.agents[target.index]) for target in targets]
-        in_doubt = dict(await self._services.commands.start(run.terms, run.payload, wanted, targets[0].valid))
+        in_doubt, refused = await self._services.commands.start(run.terms, run.payload, wanted, targets[0].valid)
         for target in targets:
             target.known = target.command not in in_doubt
+            if target.command in refused and target.command in self._under_way:
+                self._end(target, RunTargetState.FAILED, refused[target.command], "")
 
     def _look(self) -> None:
         """Have a part of the targets read of which nothing was heard: a doorbell may have been lost."""
@@ -286,7 +290,7 @@ class RunDriver:
             level = logging.INFO if answer.why == "fenced" else logging.WARNING
             logger.log(level, "run %s is not driven here any more: %s", self._run.id, answer.why)
             return False
-        self._stepped = self._clock()
+        self._stepped, self._ended = self._clock(), step.ended
         self._until, self._wish = answer.until, answer.wish
         if self._wish:
             self._bell.notify()

@@ -15,17 +15,17 @@ from typing import Final
 from fairlead.bus.doorbell import CommandQueued, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command_record import CommandRecord, NewRecord, OutOfRange, ResultPage, StoredEnd
-from fairlead.fleet.directory_replies import LimitReached
+from fairlead.fleet.command_record import Acceptance, CommandRecord, NewRecord, OutOfRange, ResultPage, StoredEnd
 from fairlead.fleet.node_table import AWAY_MS, Presence
 from fairlead.fleet.runs.run_record import RunTerms
-from fairlead.fleet.schema import OPEN_LIMIT, AgentRow, TargetState
+from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import RING_AGAIN_MS
-from fairlead.store.answer import answers_or_errors
+from fairlead.shards import of_agent
+from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 from fairlead.wire.ids import uuid7
@@ -46,7 +46,7 @@ class TargetEnd:
 
 def command_of(run: str, created: int, agent: str) -> str:
     """The id of the command by which a run reaches an agent."""
-    return uuid7(created, hashlib.sha256(f"{run} {agent}".encode()).digest()[:10])
+    return of_agent(uuid7(created, hashlib.sha256(f"{run} {agent}".encode()).digest()[:10]), agent)
 
 
 class TargetCommands:
@@ -54,9 +54,7 @@ class TargetCommands:
         self, fleet: FleetStore, inbox: Inbox, completion: Completion, membership: Membership, metrics: Metrics,
         tracing: Tracing, retention_ms: int,
     ) -> None:  # fmt: skip
-        self._directory = fleet.directory
         self._records = fleet.records
-        self._deadlines = fleet.deadlines
         self._data = DataCheck(fleet.data_epochs, membership)
         self._inbox = inbox
         self._completion = completion
@@ -67,63 +65,70 @@ class TargetCommands:
 
     async def start(
         self, terms: RunTerms, payload: bytes, targets: Sequence[tuple[str, str]], valid: int
-    ) -> list[tuple[str, str]]:
+    ) -> tuple[set[str], dict[str, str]]:
         """Start the command of each (command, agent); after the time `valid` none begins any more.
 
-        Returns those of which it is not known whether they were started: their record will tell after `valid`.
+        Returns the commands of which it is not known whether they were started: their record will tell after `valid`;
+        and those that were refused, with the code of the error: they have no record.
         """
+        answers = [self._accept(terms, payload, command, agent, valid) for command, agent in targets]
+        in_doubt, refused, rung = set[str](), dict[str, str](), dict[str, list[Doorbell]]()
+        for (command, agent), accepted in zip(targets, await answers_or_errors(answers), strict=True):
+            if isinstance(accepted, BusUnavailable):
+                in_doubt.add(command)
+            elif isinstance(accepted, Exception):
+                raise accepted
+            elif accepted.why == "full":
+                refused[command] = "unavailable"
+            elif accepted.row is not None:
+                self._metrics.accepted.inc(accepted.why == "ok")
+                if lease := await self._lease_to_ring(command, agent, accepted.row):
+                    rung.setdefault(lease, []).append(CommandQueued(agent, command))
+            elif accepted.why == "unknown" and not await self._accept_unknown(terms, payload, command, agent, valid):
+                refused[command] = "agent_unknown"
+        for lease, doorbells in rung.items():
+            self._inbox.ring(lease, doorbells)
+        return in_doubt, refused
+
+    def _accept(
+        self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int, unknown: bool = False
+    ) -> Answer[Acceptance]:
         now = self._membership.now()
         expires = min(now + terms.deadline, terms.expires)
         hold = min(now + AWAY_MS, expires)
-        due_at, follower = min(now + RING_AGAIN_MS, hold), ENDS_ONLY + self._membership.lease
         # The results of the first target are kept as long as those of the last.
         retention = self.retention_ms + max(0, terms.expires - expires)
-        answers = []
-        for command, agent in targets:
-            traceparent = self._tracing.traceparent_for(command, terms.traceparent)
-            record = NewRecord(
-                command, agent, terms.method, payload, terms.lane, now, expires, retention, hold, terms.retry,
-                traceparent=traceparent, subject=terms.subject,
-            )  # fmt: skip
-            self._deadlines.schedule(command, agent, due_at)
-            created = self._records.create(record, valid, follower)
-            answers.append((created, self._directory.dispatch(agent, command, expires, valid)))
-        in_doubt, rung = [], dict[str, list[Doorbell]]()
-        for (command, agent), calls in zip(targets, answers, strict=True):
-            was_created, row = await answers_or_errors(calls)
-            for failure in (was_created, row):
-                if isinstance(failure, Exception) and not isinstance(failure, BusUnavailable):
-                    raise failure
-            if isinstance(was_created, Exception) or isinstance(row, Exception):
-                in_doubt.append((command, agent))
-            elif (lease := await self._lease_to_ring(command, agent, row)) is not None:
-                rung.setdefault(lease, []).append(CommandQueued(agent, command))
-            self._metrics.accepted.inc(was_created is True)
-        for lease, doorbells in rung.items():
-            self._inbox.ring(lease, doorbells)
-        return in_doubt
+        record = NewRecord(
+            command, agent, terms.method, payload, terms.lane, now, expires, retention, hold, terms.retry,
+            traceparent=self._tracing.traceparent_for(command, terms.traceparent), subject=terms.subject,
+        )  # fmt: skip
+        follower = ENDS_ONLY + self._membership.lease
+        return self._records.accept(record, min(now + RING_AGAIN_MS, hold), valid, follower, unknown)
 
-    async def _lease_to_ring(self, command: str, agent: str, row: AgentRow | LimitReached | bool | None) -> str | None:
-        """The node that has the agent, if it is to be rung. Ends the command if it cannot run. Raises nothing: what
-        fails here is done again by the command sweeper."""
+    async def _accept_unknown(self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int) -> bool:
+        """Accept the command of an agent that has no row because Redis has just lost its data; False if it has not. The
+        command sweeper dispatches it then."""
         try:
-            if isinstance(row, LimitReached):
-                message = f"agent {agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}"
-                await self._finish(command, agent, TargetState.FAILED, StoredEnd(code="unavailable", message=message))
-                return None
-            if not isinstance(row, AgentRow):
-                if not await self._data.data_lost():
-                    how = StoredEnd(code="agent_unknown", message=f"no agent {agent!r} has ever connected")
-                    await self._finish(command, agent, TargetState.FAILED, how)
-                return None
-            presence, since, why = self._membership.table.presence(row, now := self._membership.now())
-            if presence is Presence.OFFLINE:
-                message = f"agent {agent!r} is offline for {(now - since) // 1000} s: {why}"
-                how = StoredEnd(code="agent_offline", message=message, temporary=True)
-                await self._finish(command, agent, TargetState.OFFLINE, how)
+            if not await self._data.data_lost():
+                return False
+            await self._accept(terms, payload, command, agent, valid, unknown=True)
         except BusUnavailable:
-            return None
-        return row.lease or None if presence is not Presence.OFFLINE else None
+            pass  # it is looked for, and started again, by one of the next looks
+        return True
+
+    async def _lease_to_ring(self, command: str, agent: str, row: AgentRow) -> str:
+        """The node that has the agent; "" if there is none. Ends the command of an agent that is offline. What fails
+        here is done again by the command sweeper."""
+        presence, since, why = self._membership.table.presence(row, now := self._membership.now())
+        if presence is not Presence.OFFLINE:
+            return row.lease
+        message = f"agent {agent!r} is offline for {(now - since) // 1000} s: {why}"
+        try:
+            how = StoredEnd(code="agent_offline", message=message, temporary=True)
+            await self._finish(command, agent, TargetState.OFFLINE, how)
+        except BusUnavailable:
+            pass
+        return ""
 
     async def _finish(self, command: str, agent: str, state: TargetState, how: StoredEnd) -> None:
         """End a command that no agent has."""
