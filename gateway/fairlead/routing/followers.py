@@ -10,11 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from fairlead.bus.doorbell import TargetEnded
+
 
 class Notified(Protocol):
     """Whoever is told of news, and does not wait in a task of its own."""
 
     def notify(self) -> None: ...
+    def tell_end(self, end: TargetEnded) -> None:
+        """The command has ended like this."""
 
 
 class Follower:
@@ -31,6 +35,10 @@ class Follower:
         self._notified = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
+
+    def tell_end(self, end: TargetEnded) -> None:
+        """It reads how the command ended."""
+        self.notify()
 
     def clear(self) -> None:
         self._notified = False
@@ -100,6 +108,11 @@ class Followers:
         for waiting in self._waiting.values():
             for follower in waiting:
                 follower.notify()
+
+    def tell_end(self, end: TargetEnded) -> None:
+        """Tell those who follow the command how it ended."""
+        for follower in self._waiting.get(end.command, ()):
+            follower.tell_end(end)
 
     def notify(self, topic: str) -> None:
         for follower in self._waiting.get(topic, ()):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
+from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
 from fairlead.fleet.deadline_queue import DeadlineQueue
@@ -46,13 +46,21 @@ class Completion:
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: CommandOrigin | None = None, sid: str = "",
+        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None,
     ) -> TraceContext | None:  # fmt: skip
-        """Do what follows after a command has reached its final state. `code` is that of its error, and `origin` what
-        its record says about its beginning, for its span. Returns its trace context if its trace is kept."""
+        """Do what follows after a command has reached its final state. `code` is that of its error, `origin` what its
+        record says about its beginning, for its span, and `digest` that of all its output, if it is known. Returns its
+        trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        self.notify(command, followers)
+        if digest is None:
+            self.notify(command, followers)
+            return kept
+        for lease in followers:
+            if lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
+            else:
+                self._inbox.ring(lease, (ResultsAdded(command),))
         return kept
 
     def timed_out(

@@ -12,11 +12,12 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
-from fairlead.bus.doorbell import ResultsAdded
+from fairlead.bus.doorbell import ResultsAdded, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, CommandUnknown
 from fairlead.fleet.runs.run_record import RunState, RunStep, RunTargetState, RunTerms, state_of_command
 from fairlead.fleet.runs.runs import Runs, StepAnswer
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.dispatch import Dispatcher
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
@@ -82,7 +83,7 @@ def wish_topic(run: str) -> str:
 class _Target:
     """A target under way. It is told of the end of its command."""
 
-    __slots__ = ("command", "driver", "index", "known", "valid")
+    __slots__ = ("command", "driver", "end", "index", "known", "valid")
 
     def __init__(self, driver: RunDriver, index: int, command: str, valid: int) -> None:
         self.driver = driver
@@ -93,7 +94,14 @@ class _Target:
         self.known = False
         """Whether its command is known to have been written."""
 
+        self.end: TargetEnded | None = None
+        """How its command ended, if this node was told."""
+
     def notify(self) -> None:
+        self.driver.note(self)
+
+    def tell_end(self, end: TargetEnded) -> None:
+        self.end = end
         self.driver.note(self)
 
 
@@ -143,6 +151,9 @@ class RunDriver:
                 start.cancel()
             for target in self._under_way.values():
                 self._services.followers.leave(target.command, target)
+
+    def tell_end(self, end: TargetEnded) -> None:
+        """Never called: no command has the topic of a wish."""
 
     async def give_up(self) -> None:
         """Let another node go on at once, because this one stops."""
@@ -222,11 +233,25 @@ class RunDriver:
         for command in list(self._under_way)[:count]:
             self._under_way[command] = self._news[command] = self._under_way.pop(command)
 
+    def _take_news(self) -> list[_Target]:
+        """The targets that have to be read. Ends those in the plan of which it is known how they ended."""
+        unread: list[_Target] = []
+        taken = list(self._news.values())
+        self._news.clear()
+        for target in taken:
+            if target.command not in self._under_way:
+                continue
+            if (end := target.end) is not None:
+                self._end(target, state_of_command(TargetState(end.state)), end.code, end.digest)
+            elif len(unread) < READS:
+                unread.append(target)
+            else:
+                self._news[target.command] = target
+        return unread
+
     async def _read_news(self) -> None:
         """Read the targets of which there is news, and end in the plan those that have ended."""
-        news = [target for target in list(self._news.values())[:READS] if target.command in self._under_way]
-        for command in list(self._news)[:READS]:
-            del self._news[command]
+        news = self._take_news()
         ends = await self._services.commands.read_ends([target.command for target in news])
         again: list[_Target] = []
         for target, end in zip(news, ends, strict=True):

@@ -20,6 +20,7 @@ from fairlead.fleet.node_table import AWAY_MS, Presence
 from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
+from fairlead.routing.commands.output_digest import OutputDigest
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.membership import Membership
@@ -152,10 +153,10 @@ class TargetCommands:
         return ends
 
     async def _end_of(self, command: str, page: ResultPage | OutOfRange | None) -> TargetEnd | bool | None:
-        compared = _Output()
+        compared = OutputDigest()
         try:
             while isinstance(page, ResultPage) and page.ended is None and page.results:
-                compared.add(page)
+                _add(compared, page)
                 offset = page.results[-1].offset + 1
                 if offset >= page.seq:
                     return False
@@ -169,34 +170,14 @@ class TargetCommands:
             return None
         if isinstance(page, OutOfRange) or page.ended is None:
             return False
-        compared.add(page)
-        return _ended(page.ended, compared.digest(page.ended.targets[0].ending))
+        _add(compared, page)
+        digest = "" if compared.size > COMPARED_BYTES else compared.digest(page.ended.targets[0].ending)
+        return _ended(page.ended, digest)
 
 
-class _Output:
-    """What is compared of the output of one command: the bytes of each kind, however they were cut into chunks."""
-
-    __slots__ = ("_kinds", "size")
-
-    def __init__(self) -> None:
-        self._kinds: dict[str, list[bytes]] = {}
-        self.size = 0
-
-    def add(self, page: ResultPage) -> None:
-        for result in page.results:
-            self._kinds.setdefault(result.kind, []).append(result.payload)
-            self.size += len(result.payload)
-
-    def digest(self, ending: StoredEnd | None) -> str:
-        payload = ending.payload if ending is not None else None
-        if (not self._kinds and not payload) or self.size > COMPARED_BYTES:
-            return ""
-        digest = hashlib.sha256()
-        for kind, payloads in sorted(self._kinds.items()):
-            digest.update(b"%b %d\n" % (kind.encode(), sum(map(len, payloads))))
-            digest.update(b"".join(payloads))
-        digest.update(payload or b"")
-        return digest.hexdigest()[:32]
+def _add(compared: OutputDigest, page: ResultPage) -> None:
+    for result in page.results:
+        compared.add(result.kind, result.payload)
 
 
 def _ended(record: CommandRecord, digest: str) -> TargetEnd | bool:
