@@ -154,3 +154,17 @@ class RunStep(msgspec.Struct, frozen=True):
     """All targets that are still waiting become not_started."""
     ended: bool
     done_wish: str
+
+
+class OwnedRun(msgspec.Struct, frozen=True):
+    """A run as its new owner found it. `stale` says that it had no owner for so long that the records of commands may
+    have expired since: one that is missing may have run."""
+
+    id: str
+    terms: RunTerms
+    payload: bytes
+    agents: list[str]
+    gen: int
+    until: int
+    seq: int
+    stale: bool = False

@@ -15,7 +15,7 @@ from typing import Final
 from fairlead.bus.doorbell import ResultsAdded, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, CommandUnknown
-from fairlead.fleet.runs.run_record import RunState, RunStep, RunTargetState, RunTerms, state_of_command
+from fairlead.fleet.runs.run_record import OwnedRun, RunState, RunStep, RunTargetState, state_of_command
 from fairlead.fleet.runs.runs import Runs, StepAnswer
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.dispatch import Dispatcher
@@ -23,6 +23,7 @@ from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.run_plan import RunPlan
 from fairlead.routing.runs.target_commands import TargetCommands, TargetEnd, command_of
+from fairlead.routing.runs.target_followers import TargetFollower, TargetFollowers
 from fairlead.routing.store_memory import MemoryLevel, StoreMemory
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
@@ -37,9 +38,6 @@ READS: Final = 256
 RENEW_MS: Final = 1_500
 LOOK: Final = 1.0
 """Seconds between two looks at targets of which nothing was heard."""
-LOOK_SHARE: Final = 15
-"""Each look reads this part of the targets under way, so each is read again about that often."""
-LOOK_LEAST: Final = 64
 RING: Final = 0.1
 """Seconds between two doorbells to those who follow the run."""
 CANCELS: Final = 64
@@ -60,49 +58,9 @@ class RunServices:
     inbox: Inbox
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedRun:
-    """A run as its new owner found it. `stale` says that it had no owner for so long that the records of commands may
-    have expired since: one that is missing may have run."""
-
-    id: str
-    terms: RunTerms
-    payload: bytes
-    agents: list[str]
-    gen: int
-    until: int
-    seq: int
-    stale: bool = False
-
-
 def wish_topic(run: str) -> str:
     """The topic on which the owner of a run hears that a caller has asked for something."""
     return f"wish {run}"
-
-
-class _Target:
-    """A target under way. It is told of the end of its command."""
-
-    __slots__ = ("command", "driver", "end", "index", "known", "valid")
-
-    def __init__(self, driver: RunDriver, index: int, command: str, valid: int) -> None:
-        self.driver = driver
-        self.index = index
-        self.command = command
-        self.valid = valid
-        """Until when (ms) a start of its command may still be executed."""
-        self.known = False
-        """Whether its command is known to have been written."""
-
-        self.end: TargetEnded | None = None
-        """How its command ended, if this node was told."""
-
-    def notify(self) -> None:
-        self.driver.note(self)
-
-    def tell_end(self, end: TargetEnded) -> None:
-        self.end = end
-        self.driver.note(self)
 
 
 class RunDriver:
@@ -117,18 +75,11 @@ class RunDriver:
         self._wish = self._done_wish = ""
         self._ended = False
         """Whether a step is stored after which nothing is left to do."""
-        self._under_way: dict[str, _Target] = {}
-        """By command; those that were looked at longest ago first."""
-        self._news: dict[str, _Target] = {}
         self._ring_due: tuple[str, ...] = ()
         self._starts: set[asyncio.Task[None]] = set()
         self._clock = asyncio.get_running_loop().time
         self._bell = Follower(asyncio.get_running_loop())
-
-    def note(self, target: _Target) -> None:
-        """There is news of this target."""
-        self._news[target.command] = target
-        self._bell.notify()
+        self._targets = TargetFollowers(services.followers, self._bell)
 
     def notify(self) -> None:
         """A caller has asked for something: read it with the next step."""
@@ -140,7 +91,7 @@ class RunDriver:
         self._follow(self._plan.in_flight_targets(), valid=0)
         if self._plan.state is RunState.CANCELLED:
             await self._cancel_under_way()
-        self._news.update(self._under_way)
+        self._targets.look(everywhere=True)
         self._services.followers.add(wish_topic(self._run.id), self)
         try:
             while await self._turn():
@@ -149,8 +100,7 @@ class RunDriver:
             self._services.followers.leave(wish_topic(self._run.id), self)
             for start in self._starts:
                 start.cancel()
-            for target in self._under_way.values():
-                self._services.followers.leave(target.command, target)
+            self._targets.close()
 
     def tell_end(self, end: TargetEnded) -> None:
         """Never called: no command has the topic of a wish."""
@@ -171,7 +121,7 @@ class RunDriver:
         if not await self._store():
             return False
         if started:
-            self._begin(started)
+            self._spawn_start(self._follow(started, self._until))
         if self._ended:
             self._tell(force=True)
             await self._close()
@@ -179,7 +129,7 @@ class RunDriver:
         return True
 
     async def _wait(self) -> None:
-        if self._news or self._may_start():
+        if self._targets.has_news or self._may_start():
             await asyncio.sleep(0)  # what ended meanwhile is handled together
             return
         await self._bell.wait(RING if self._ring_due else LOOK)
@@ -191,19 +141,11 @@ class RunDriver:
         full = self._services.memory.level is MemoryLevel.FULL
         return not full and plan.in_flight < plan.width and len(self._starts) < STARTING
 
-    def _follow(self, targets: list[int], valid: int) -> list[_Target]:
-        run, followers, made = self._run, self._services.followers, []
-        for index in targets:
-            command = command_of(run.id, run.terms.created, run.agents[index])
-            target = self._under_way[command] = _Target(self, index, command, valid)
-            followers.add(command, target)
-            made.append(target)
-        return made
+    def _follow(self, targets: list[int], valid: int) -> list[TargetFollower]:
+        run, follow = self._run, self._targets.follow
+        return [follow(index, command_of(run.id, run.terms.created, run.agents[index]), valid) for index in targets]
 
-    def _begin(self, started: list[int]) -> None:
-        self._spawn_start(self._follow(started, self._until))
-
-    def _spawn_start(self, targets: list[_Target]) -> None:
+    def _spawn_start(self, targets: list[TargetFollower]) -> None:
         task = asyncio.create_task(self._start(targets))
         self._starts.add(task)
         task.add_done_callback(self._started)
@@ -214,46 +156,28 @@ class RunDriver:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("starting targets of run %s failed", self._run.id, exc_info=error)
 
-    async def _start(self, targets: list[_Target]) -> None:
+    async def _start(self, targets: list[TargetFollower]) -> None:
         run = self._run
         wanted = [(target.command, run.agents[target.index]) for target in targets]
         in_doubt, refused = await self._services.commands.start(run.terms, run.payload, wanted, targets[0].valid)
         for target in targets:
             target.known = target.command not in in_doubt
-            if target.command in refused and target.command in self._under_way:
+            if target.command in refused and target.command in self._targets:
                 self._end(target, RunTargetState.FAILED, refused[target.command], "")
 
     def _look(self) -> None:
-        """Have a part of the targets read of which nothing was heard: a doorbell may have been lost."""
-        now = self._clock()
-        if now - self._looked < LOOK:
-            return
-        self._looked = now
-        count = max(LOOK_LEAST, len(self._under_way) // LOOK_SHARE)
-        for command in list(self._under_way)[:count]:
-            self._under_way[command] = self._news[command] = self._under_way.pop(command)
-
-    def _take_news(self) -> list[_Target]:
-        """The targets that have to be read. Ends those in the plan of which it is known how they ended."""
-        unread: list[_Target] = []
-        taken = list(self._news.values())
-        self._news.clear()
-        for target in taken:
-            if target.command not in self._under_way:
-                continue
-            if (end := target.end) is not None:
-                self._end(target, state_of_command(TargetState(end.state)), end.code, end.digest)
-            elif len(unread) < READS:
-                unread.append(target)
-            else:
-                self._news[target.command] = target
-        return unread
+        if (now := self._clock()) - self._looked >= LOOK:
+            self._looked = now
+            self._targets.look()
 
     async def _read_news(self) -> None:
         """Read the targets of which there is news, and end in the plan those that have ended."""
-        news = self._take_news()
+        told, news = self._targets.take_news(READS)
+        for target in told:
+            assert target.end is not None
+            self._end(target, state_of_command(TargetState(target.end.state)), target.end.code, target.end.digest)
         ends = await self._services.commands.read_ends([target.command for target in news])
-        again: list[_Target] = []
+        again: list[TargetFollower] = []
         for target, end in zip(news, ends, strict=True):
             if isinstance(end, TargetEnd):
                 self._end(target, state_of_command(end.state), end.code, end.digest)
@@ -267,7 +191,7 @@ class RunDriver:
         if again:
             self._spawn_start(again)
 
-    def _missing(self, target: _Target) -> list[_Target]:
+    def _missing(self, target: TargetFollower) -> list[TargetFollower]:
         """A target has no command. Returns it if its command is to be started again."""
         if target.known:
             self._end(target, RunTargetState.FAILED, "record_lost", "")
@@ -281,11 +205,10 @@ class RunDriver:
                 return [target]
         return []
 
-    def _end(self, target: _Target, state: RunTargetState, code: str, digest: str) -> None:
+    def _end(self, target: TargetFollower, state: RunTargetState, code: str, digest: str) -> None:
         if state is RunTargetState.OFFLINE and self._run.terms.skips_offline:
             state = RunTargetState.SKIPPED
-        del self._under_way[target.command]
-        self._services.followers.leave(target.command, target)
+        self._targets.drop(target)
         self.ended_targets += self._plan.end(target.index, state, code, digest)
 
     def _obey(self) -> None:
@@ -352,7 +275,7 @@ class RunDriver:
         """Ask for the end of all commands under way, once those on their way to Redis are there."""
         if self._starts:
             await asyncio.wait(self._starts)
-        await self._cancel(list(self._under_way))
+        await self._cancel(self._targets.commands)
 
     async def _cancel(self, commands: list[str]) -> None:
         for at in range(0, len(commands), CANCELS):

@@ -14,8 +14,9 @@ from typing import Final
 
 from fairlead.errors import BusUnavailable, FairleadError, Unavailable
 from fairlead.fleet.node_table import choose
+from fairlead.fleet.runs.run_record import OwnedRun
 from fairlead.fleet.runs.runs import TakenRun
-from fairlead.routing.runs.run_driver import OwnedRun, RunDriver, RunServices
+from fairlead.routing.runs.run_driver import RunDriver, RunServices
 from fairlead.routing.runs.run_plan import RunPlan
 from fairlead.telemetry.metrics import Metrics
 

@@ -150,9 +150,11 @@ class RunPlan:
 
     def renewal(self, done_wish: str = "") -> RunStep:
         """A step that stores what is so now."""
+        # Copies, for a step may be sent again after more has changed.
         counts = {state: count for state, count in self.counts.items() if count}
+        groups = [RunGroup(*key, one.count, list(one.first)) for key, one in self._changed_groups.items()]
         return RunStep(
-            self._started, self._ends, list(self._changed_groups.values()), self.state, counts, self.reason,
+            tuple(self._started), tuple(self._ends), groups, self.state, counts, self.reason,
             self._drops_waiting, self.ended, done_wish,
         )  # fmt: skip
 

@@ -15,10 +15,10 @@ from fairlead.bus.doorbell import ResultsAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, IdempotencyConflict
 from fairlead.fleet.commands import Commands
-from fairlead.fleet.runs.run_record import RunGroup, RunRow, RunTerms
+from fairlead.fleet.runs.run_record import OwnedRun, RunGroup, RunRow, RunTerms
 from fairlead.fleet.runs.runs import AGENTS_A_BLOB, Runs
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.runs.run_driver import OwnedRun, wish_topic
+from fairlead.routing.runs.run_driver import wish_topic
 from fairlead.routing.runs.run_keeper import RunKeeper
 from fairlead.routing.runs.run_plan import RunPlan
 from fairlead.routing.runs.run_results import unknown_run
