@@ -138,7 +138,7 @@ def main() -> None:
         those = [one for one in figures if one.concurrency == concurrency]
 
         def median(member: str, those: list[RunFigures] = those) -> float:
-            return statistics.median(getattr(one, member) for one in those)
+            return float(statistics.median(getattr(one, member) for one in those))
 
         rows.append(
             [f"{given.agents:,}", str(given.nodes), str(concurrency), f"{median('answered'):.2f}",
