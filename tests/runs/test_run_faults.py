@@ -120,3 +120,33 @@ def test_a_stream_of_results_is_taken_up_again_at_another_node(fleet: RunFleet) 
         assert fleet.results(run, 1, start, output="false") == whole[start:]
     beyond = plain_get(f"{fleet.nodes[1].api}/v1/runs/{run}/results?from=101", headers=PLATFORM)
     assert (beyond.status_code, beyond.json()["field"]) == (422, "from")
+
+
+def test_the_deadline_of_the_whole_run_ends_it(fleet: RunFleet) -> None:
+    swarm = fleet.agents(20, "late", 1)
+    swarm.freeze()
+    try:
+        began = time.monotonic()
+        run = fleet.begin(agents=[f"late-{n}" for n in range(20)], concurrency=5, deadline=60, run_deadline=2)
+        ended = fleet.end(run)
+        assert (ended["state"], ended["counts"]) == ("expired", {"timeout": 5, "not_started": 15})
+        assert time.monotonic() - began < 12
+    finally:
+        swarm.thaw()
+
+
+def test_the_node_of_the_agents_is_killed_and_every_target_ends(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    holder = fleet.node()
+    swarm = fleet.agents(200, "many", 1)
+    swarm.freeze()
+    run = fleet.begin(agents=[f"many-{n}" for n in range(200)], concurrency=50, deadline=5)
+    wait_until(lambda: fleet.get(run)["counts"].get("started", 0) == 50)
+    holder.signal(signal.SIGKILL)  # nobody has the agents from now on
+    ended = fleet.end(run, timeout=90)
+    assert ended["state"] == "done"
+    assert set(ended["counts"]) <= {"timeout", "offline", "expired"}
+    assert sum(ended["counts"].values()) == 200
