@@ -27,6 +27,7 @@ from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_probl
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.access.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.access.pending_agents import PendingAgentRoutes
 from fairlead.app.routes.access.rights import RightsRoutes
 from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
@@ -109,6 +110,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     auditor = Auditor(node.audit_log)
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
     rights, enrolment, nodes = RightsRoutes(node), EnrolmentTokenRoutes(node, auditor), NodeRoutes(node, auditor)
+    pending = PendingAgentRoutes(node, auditor)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
         "getCommand": commands.get,
@@ -130,6 +132,9 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "listEnrolmentTokens": enrolment.list,
         "createEnrolmentToken": enrolment.create,
         "revokeEnrolmentToken": enrolment.revoke,
+        "listPendingAgents": pending.list,
+        "approveAgent": pending.approve,
+        "denyAgent": pending.deny,
         "releaseAgent": enrolment.release,
         "revokeAgentKey": enrolment.revoke_key,
         "whoami": rights.whoami,

@@ -39,6 +39,7 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
+from fairlead.client.pending_agents import PendingAgent, PendingAgents
 from fairlead.client.transport import ConnectionLost, addresses, check_address
 
 __all__ = [
@@ -62,6 +63,8 @@ __all__ = [
     "NewEnrolmentToken",
     "NewToken",
     "NodeInfo",
+    "PendingAgent",
+    "PendingAgents",
     "Permission",
     "RankedLink",
     "Ranking",

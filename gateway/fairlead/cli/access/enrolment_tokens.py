@@ -96,6 +96,7 @@ def ls(api: str, token: str | None, output: str) -> None:
         (
             *row,
             f"{one.rate}/m" if one.rate else "-",
+            "by hand" if one.approval else "-",
             ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-",
             one.created,
             one.created_by,
@@ -106,7 +107,7 @@ def ls(api: str, token: str | None, output: str) -> None:
         [one.id for one in found],
         {"tokens": msgspec.to_builtins(found)},
         format_table(head, rows),
-        format_table((*head, "RATE", "LABELS", "CREATED", "BY"), wide),
+        format_table((*head, "RATE", "APPROVAL", "LABELS", "CREATED", "BY"), wide),
     )
     click.echo(render(view, output), nl=False)
 
