@@ -175,8 +175,7 @@ async def test_an_agent_waits_until_it_is_approved(
     gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path
 ) -> None:
     token = await new_token(gateway, "web-*", "--uses", "9", "--approval")
-    for name in ("web-1", "web-2"):
-        agents.append(EnrolledAgent(gateway, tmp_path / name, name, token))
+    agents += [EnrolledAgent(gateway, tmp_path / name, name, token) for name in ("web-1", "web-2")]
 
     async def waiting() -> list[dict[str, str]]:
         found = json.loads((await cli(gateway, "agents", "pending", "-o", "json")).stdout)["agents"]

@@ -32,6 +32,7 @@ from fairlead.client.models import (
     TokenInfo,
 )
 from fairlead.client.pending_agents import PendingAgents
+from fairlead.client.run import RunRequests
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError, InvalidRequest
@@ -83,6 +84,8 @@ class Client:
     ) -> None:
         """With a `signer`, every command is signed, for agents that run no other."""
         self._transport = Transport(api, token, ssl)
+        self.runs = RunRequests(self._transport)
+        """The requests about runs: one method on many agents."""
         self._signer = signer
         self.pending_agents = PendingAgents(self._transport)
 

@@ -12,7 +12,7 @@ from fairlead.wire.ids import check_agent_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingAgent:
+class PendingAgentInfo:
     """An agent that waits. `key` is the thumbprint of its key, `state` pending, approved or denied, `token` the id of
     its enrolment token. Times are RFC 3339."""
 
@@ -26,14 +26,14 @@ class PendingAgent:
 
 
 class _PendingList(msgspec.Struct):
-    agents: list[PendingAgent]
+    agents: list[PendingAgentInfo]
 
 
 class PendingAgents:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def list(self) -> list[PendingAgent]:
+    async def list(self) -> list[PendingAgentInfo]:
         """All, ordered by id and by time."""
         api, body = await self._transport.call(Request("GET", "/v1/pending-agents"))
         try:

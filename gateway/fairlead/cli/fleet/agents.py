@@ -19,7 +19,7 @@ from fairlead.cli.output.table import format_pairs, format_table
 from fairlead.cli.output.watch import print_view, watch_option
 
 if TYPE_CHECKING:
-    from fairlead.client import Agent, AgentDetail, Client, PendingAgent
+    from fairlead.client import Agent, AgentDetail, Client, PendingAgentInfo
 
 
 @click.group(cls=Group)
@@ -222,7 +222,7 @@ def rm(ctx: click.Context, api: str, token: str | None, yes: bool, agent_ids: tu
     ctx.exit(exit_codes.FAILED if call_api(api, token, remove) else exit_codes.OK)
 
 
-def _pending_view(found: list[PendingAgent]) -> View:
+def _pending_view(found: list[PendingAgentInfo]) -> View:
     import msgspec
 
     rows = [(one.agent, one.key, one.state, one.address or "-", one.token, one.first, one.last) for one in found]
