@@ -6,7 +6,9 @@ every package may import it.
     ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
     │   ├── Unauthorized       no or wrong credential
     │   ├── Forbidden          a Host or an Origin that this port does not serve
-    │   │   └── PermissionDenied  no role of the caller allows what it asked for
+    │   │   ├── PermissionDenied  no role of the caller allows what it asked for
+    │   │   └── EnrolmentDenied  an administrator has denied the enrolment
+    │   ├── ApprovalPending    the enrolment waits for an administrator
     │   ├── AgentUnknown       no agent with that id was ever seen
     │   ├── CommandUnknown     no command with that id exists, or its results have expired
     │   ├── ResultsTrimmed     the results were removed because they have been read
@@ -23,7 +25,7 @@ every package may import it.
     │   ├── Rebuilding         Redis has lost its data, and the linked agents are being registered again
     │   ├── AgentOffline       the agent has no link
     │   ├── NodeBusy           this node is draining or full
-    │   └── Throttled          too many wrong credentials from this address
+    │   └── Throttled          too many wrong credentials from this address, or enrolments with one token
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
     └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
 
@@ -68,6 +70,18 @@ class PermissionDenied(Forbidden):
     """The credential is good, but no role allows this. `details` has the `subject`."""
 
     code = "permission_denied"
+
+
+class ApprovalPending(InvalidRequest):
+    """An enrolment waits for an administrator. `details` has the thumbprint of its `key`."""
+
+    code = "approval_pending"
+
+
+class EnrolmentDenied(Forbidden):
+    """An administrator has denied the enrolment of this key."""
+
+    code = "enrolment_denied"
 
 
 class AgentUnknown(InvalidRequest):
@@ -153,7 +167,8 @@ class NodeBusy(Unavailable):
 
 
 class Throttled(Unavailable):
-    """Raised only for requests with a wrong credential. `retry_after` in `details` is in seconds."""
+    """Raised for requests with a wrong credential, and for more enrolments than a token allows in a minute.
+    `retry_after` in `details` is in seconds."""
 
     code = "throttled"
 

@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.fleet.schema import INDEX_SHARDS, index_key
+from fairlead.fleet.schema import index_key
+from fairlead.shards import SHARDS
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
@@ -53,7 +54,7 @@ class HoldScene:
     async def known(self, prefix: str) -> list[int]:
         """How many agents with this beginning of their ids each shard of Valkey's index has."""
         least, most = f"[{prefix}-", f"({prefix}."  # '.' follows '-'
-        keys = [index_key(shard) for shard in range(INDEX_SHARDS)]
+        keys = [index_key(shard) for shard in range(SHARDS)]
         return [integer(await self.store.submit("ZLEXCOUNT", key, least, most)) for key in keys]
 
 

@@ -30,7 +30,7 @@ from faults.fault_fleet import FaultFleet
 from faults.scenarios import SCENARIOS
 from faults.traffic import FaultTraffic
 
-OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:moves")
+OWNED = ("fl1:nodes", "fl1:data_epoch", "fl2:agent:", "fl1:agents:", "fl2:deadlines:", "fl1:events", "fl1:moves")
 """Keys without a TTL: see fleet/schema.py."""
 GROWTH = 40 << 20
 """Bytes that a node may have grown by: caches and the allocator's slack. What leaked would grow with the rounds."""
@@ -165,7 +165,7 @@ async def _check_keys(fleet: FaultFleet) -> None:
     endless = [key for key in keys if not key.startswith(OWNED) and await fleet.redis("PTTL", key) == -1]
     assert not endless, f"keys without an end: {endless[:5]}"
     deadline = time.monotonic() + 60
-    while due := [key for key in keys if key.startswith("fl1:deadlines:") and await fleet.redis("ZCARD", key)]:
+    while due := [key for key in keys if key.startswith("fl2:deadlines:") and await fleet.redis("ZCARD", key)]:
         assert time.monotonic() < deadline, f"the command sweeper is not done: {due}"
         await asyncio.sleep(0.5)
 

@@ -19,7 +19,9 @@ from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import of_agent
 from fairlead.store.reply import integer
+from fairlead.wire.ids import uuid7
 
 from support.fleet.history import FleetHistory
 from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, ScriptServer
@@ -58,18 +60,23 @@ def test_histories_agree_with_the_reference(server: ScriptServer) -> None:
 AGENT, MEMORY = "agent", "memory"
 
 
+def new_id(server: ScriptServer, now: int) -> str:
+    return of_agent(uuid7(now, (next(server.names) << 12).to_bytes(10)), AGENT)
+
+
 def running(
     server: ScriptServer, *, retain: str = "all", retry: str = "never", remembered: int = 0
 ) -> tuple[Commands, str]:  # fmt: skip
     """A command that its agent has, owned from generation 1 on."""
     records = Commands(server.store, OUTPUT_LIMIT)
     now = server.run(server.time())
-    command = f"{next(server.names)}-edge"
+    command = new_id(server, now)
+    server.submit("DEL", schema.open_key(AGENT))
     record = NewRecord(
         command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry, retain,
         remembered=remembered,
     )  # fmt: skip
-    assert server.call(lambda: records.create(record, now + FAR_MS))
+    assert server.call(lambda: records.accept(record, now + FAR_MS, now + FAR_MS, unknown=True)).why == "ok"
     server.call(lambda: records.fence(command, AGENT, 1, MEMORY))
     return records, command
 
@@ -127,24 +134,25 @@ def test_a_timed_out_command_can_be_read_for_its_retention(server: ScriptServer,
     assert RETENTION_MS - 10_000 < min(lives) <= max(lives) <= RETENTION_MS + 60_000
 
 
-def test_a_command_is_created_once_for_any_agent(server: ScriptServer) -> None:
+def test_a_command_is_created_once(server: ScriptServer) -> None:
     records, command = running(server)
     server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
     now = server.run(server.time())
-    other = NewRecord(command, "other", "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
-    assert not server.call(lambda: records.create(other, now + FAR_MS))
+    other = NewRecord(command, AGENT, "other", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
+    assert server.call(lambda: records.accept(other, now + FAR_MS, now + FAR_MS)).why == "exists"
     found = server.call(lambda: records.look_up(command))
     assert found is not None
-    assert (found.seq, found.agent) == (1, AGENT)
+    assert (found.seq, found.method) == (1, "do")
 
 
 def test_output_proves_that_a_command_was_sent(server: ScriptServer) -> None:
     """Redis has lost its last writes: the command is queued there, and output of its agent arrives."""
     records = Commands(server.store, OUTPUT_LIMIT)
     now = server.run(server.time())
-    command = f"{next(server.names)}-rolled-back"
+    command = new_id(server, now)
+    server.submit("DEL", schema.open_key(AGENT))
     record = NewRecord(command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry="safe")
-    assert server.call(lambda: records.create(record, now + FAR_MS))
+    assert server.call(lambda: records.accept(record, now + FAR_MS, now + FAR_MS, unknown=True)).why == "ok"
     assert server.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"out"))).why == "ok"
     delivery = server.call(lambda: records.fence(command, AGENT, 1, ""))
     assert isinstance(delivery, Delivery)
@@ -197,7 +205,7 @@ def test_the_outcome_under_an_idempotency_key_outlives_the_record(server: Script
     again = NewRecord(
         command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, remembered=now + FAR_MS
     )  # fmt: skip
-    assert not server.call(lambda: records.create(again, now + FAR_MS))
+    assert server.call(lambda: records.accept(again, now + FAR_MS, now + FAR_MS)).why == "exists"
     assert server.call(lambda: records.look_up(command)) is None
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import websockets
 
+from fairlead.fleet import schema
 from fairlead.identity.credential import CredentialIssuer
 from fairlead.identity.proof import link_statement, prove, renewal_statement
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -115,7 +116,7 @@ async def test_a_released_id_is_the_next_keys(site: IdentitySite) -> None:
 async def test_a_binding_that_redis_has_lost_is_written_again_by_the_agent(site: IdentitySite) -> None:
     key = new_key()
     credential = await site.credential("web-1", key)
-    await site.store.submit("DEL", "fl1:bound_key:{web-1}")
+    await site.store.submit("DEL", schema.bound_key("web-1"))
     await site.link("web-1", credential, key)
     assert await site.close_code("web-1", AGENT_TOKEN) == CloseCode.IDENTITY
 

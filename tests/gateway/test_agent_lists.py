@@ -13,6 +13,7 @@ from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import Claimed
+from fairlead.shards import agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -28,7 +29,7 @@ async def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[
 
 async def _write_index(store: Pipeliner, names: list[str]) -> None:
     for name in names:
-        await store.submit("ZADD", schema.index_key(schema.index_shard(name)), 0, name)
+        await store.submit("ZADD", schema.index_key(agent_shard(name)), 0, name)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1_000])
@@ -37,7 +38,7 @@ async def test_the_index_is_read_once_in_its_order(own_valkey: EmbeddedValkey, c
     store.start()
     assert await store.wait_available(10)
     try:
-        names = sorted((f"agent-{i}" for i in range(150)), key=lambda name: (schema.index_shard(name), name))
+        names = sorted((f"agent-{i}" for i in range(150)), key=lambda name: (agent_shard(name), name))
         await _write_index(store, names)
         walked: list[str] = []
         async for page, shard, after in Directory(store).index_pages(0, "", count):

@@ -22,6 +22,7 @@ from fairlead.fleet.command_record import NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands, ending
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import SHARDS, command_shard, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets, table
@@ -66,14 +67,13 @@ class DueCommands:
                 await claim
             calls: list[Awaitable[Any]] = []
             for agent in agents:
-                command = uuid7(now, random.randbytes(10))
+                command = of_agent(uuid7(now, random.randbytes(10)), agent)
                 self.targets[command] = agent
                 record = NewRecord(
                     command, agent, "work", b"{}", "interactive", now, now + FAR_MS, 600_000, now + FAR_MS
                 )
                 # They are executed in this order, since they are of one priority.
-                calls.append(self.records.create(record, valid))
-                calls.append(self.directory.dispatch(agent, command, record.expires, valid))
+                calls.append(self.records.accept(record, now + FAR_MS, valid))
                 calls.append(self.records.fence(command, agent, GEN, "boot"))
                 key = schema.cmd_key(command)
                 calls.append(self.store.submit("HSET", key, "terms", f"{now - 2_000}|600000|never|all|0"))
@@ -86,12 +86,12 @@ class DueCommands:
         watcher = Redis.from_url(url)
         events = watcher.pubsub()
         await watcher.config_set("notify-keyspace-events", "Kh")
-        await events.psubscribe("__keyspace@0__:fl1:cmd:*")
+        await events.psubscribe("__keyspace@0__:fl2:cmd:*")
 
         async def count() -> None:
             async for event in events.listen():
                 if event["type"] == "pmessage" and event["data"] == b"hset":
-                    self.ends[event["channel"].decode().partition("{")[2].rstrip("}")] += 1
+                    self.ends[event["channel"].decode().rpartition(":")[2]] += 1
 
         counting = asyncio.create_task(count())
         try:
@@ -106,7 +106,7 @@ class DueCommands:
         """Make all of them due now."""
         members: dict[int, list[str]] = {}
         for command, agent in self.targets.items():
-            members.setdefault(schema.deadline_shard(command), []).extend(("1", f"{command} {agent}"))
+            members.setdefault(command_shard(command), []).extend(("1", f"{command} {agent}"))
         for added in [self.store.submit("ZADD", schema.deadlines_key(shard), *flat) for shard, flat in members.items()]:
             await added
 
@@ -117,7 +117,7 @@ class DueCommands:
                 await asyncio.sleep(0.05)
 
     async def left(self) -> int:
-        shards = [self.store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(schema.DEADLINE_SHARDS)]
+        shards = [self.store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(SHARDS)]
         return sum([integer(await count) for count in shards])
 
     async def states(self) -> dict[str, TargetState]:
@@ -173,7 +173,6 @@ async def test_commands_end_once_though_two_nodes_and_the_agents_compete(
             assert stored.why in ("ok", "over")
             if stored.why == "ok":
                 answered.append(command)
-                await crowd.directory.remove_open(crowd.targets[command], command)
 
     commands = list(crowd.targets)
     async with crowd.watched(own_valkey.url):

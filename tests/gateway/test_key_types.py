@@ -9,7 +9,8 @@ import websockets
 
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
-from fairlead.fleet.schema import DEADLINE_SHARDS, INDEX_SHARDS, agent_key, deadlines_key, index_key, node_key
+from fairlead.fleet.schema import agent_key, deadlines_key, index_key, node_key
+from fairlead.shards import SHARDS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, text
 from fairlead.wire.messages import Ack, End
@@ -23,14 +24,14 @@ from support.waiting import until
 SHARED = (
     schema.DATA_EPOCH, schema.NODES, schema.REVISION, schema.REBALANCE, schema.DISCONNECT, schema.MOVES, schema.EVENTS,
     schema.SERVICE_TOKENS, schema.ENROLMENT_TOKENS,
-    *map(index_key, range(INDEX_SHARDS)), *map(deadlines_key, range(DEADLINE_SHARDS)),
+    *map(index_key, range(SHARDS)), *map(deadlines_key, range(SHARDS)),
 )  # fmt: skip
 """The keys that all nodes share, or all agents and commands of a shard."""
 
 
 def test_types_are_those_of_the_drawing() -> None:
     assert schema.__doc__ is not None
-    drawn = dict(re.findall(r"^(fl1:\w+)\S*(?: by)? +(hash|zset|string|stream) ", schema.__doc__, re.MULTILINE))
+    drawn = dict(re.findall(r"^(fl\d:\w+)\S*(?: by)? +(hash|zset|string|stream|list) ", schema.__doc__, re.MULTILINE))
     assert drawn == schema.KEY_TYPES
     for key in (*SHARED, node_key("n"), agent_key("a"), inbox_key("n#e")):
         assert schema.key_type(key) in ("hash", "zset", "string", "stream")

@@ -10,13 +10,14 @@ from typing import Any, cast
 import pytest
 
 from fairlead.bus.inbox import inbox_key
-from fairlead.fleet.schema import agent_key, index_key, index_shard
+from fairlead.fleet.schema import agent_key, index_key
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler
 from fairlead.routing.agents.reconciler import Reconciler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
+from fairlead.shards import agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import text
 from fairlead.telemetry.metrics import Metrics
@@ -58,7 +59,7 @@ async def test_an_agent_that_the_index_has_lost_is_listed_again(
         return [agent["id"] for agent in found] == [peer.agent]
 
     await until(listed)
-    await store.submit("ZREM", index_key(index_shard(peer.agent)), peer.agent)
+    await store.submit("ZREM", index_key(agent_shard(peer.agent)), peer.agent)
     assert not await listed()
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     await until(listed)

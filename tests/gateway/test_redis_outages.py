@@ -10,6 +10,7 @@ import time
 import pytest
 import websockets
 
+from fairlead.fleet import schema
 from fairlead.fleet.node_table import AWAY_MS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
@@ -114,7 +115,7 @@ async def test_valkey_killed_under_traffic(
     store = await redis_of(own_valkey)
     for i, command in enumerate(commands):
         assert ends[i]["total"] == sent[i]
-        assert await store.submit("XLEN", f"fl1:out:{{{command}}}") == sent[i]
+        assert await store.submit("XLEN", schema.out_key(command)) == sent[i]
         assert await api.output(command) == "".join(f"{n}\n" for n in range(sent[i]))
     assert all(peer.socket.state is websockets.State.OPEN for peer in peers)
 

@@ -12,6 +12,7 @@ import pytest
 from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
+from fairlead.shards import of_agent
 from fairlead.store.backlog import LIMITS, Priority
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.ids import uuid7
@@ -91,10 +92,9 @@ async def test_a_returning_site_with_queued_commands_does_not_delay_posts(
         name = f"site-{number}"
         made: list[Any] = [directory.claim(name, "", "b", 1, f"s{number}", b"{}", now + 600_000)]
         for _ in range(queued):
-            command = uuid7(now, random.randbytes(10))
+            command = of_agent(uuid7(now, random.randbytes(10)), name)
             record = NewRecord(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
-            made.append(records.create(record, now + 600_000))
-            made.append(directory.dispatch(name, command, now + 600_000, now + 600_000))
+            made.append(records.accept(record, now + 600_000, now + 600_000, unknown=True))
         for call in made:
             await call
     innocent = await dial(gateway)

@@ -10,10 +10,11 @@ import pytest
 from redis import asyncio as redis_async
 
 from fairlead.fleet.directory_replies import Claimed
-from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
+from fairlead.fleet.schema import agent_key, open_key
 from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.settings import Settings
+from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, octets
 from fairlead.telemetry.metrics import Metrics
@@ -99,18 +100,18 @@ async def test_the_sweep_forgets_only_agents_that_were_away_for_long(
         before = await directory.look_up(orphan)
         assert before is not None
         await asyncio.sleep(0.6)  # longer than `forget_after`
-        for shard in {index_shard(agent) for agent in leases}:
+        for shard in {agent_shard(agent) for agent in leases}:
             await sweep.sweep(shard)
         noted = await directory.look_up(orphan)
         assert noted is not None
         assert noted.seen >= before.seen + 600
         assert (await directory.look_up(left) is None) is bool(forget_after)
         await asyncio.sleep(0.6)
-        for shard in {index_shard(agent) for agent in leases}:
+        for shard in {agent_shard(agent) for agent in leases}:
             await sweep.sweep(shard)
         assert (await directory.look_up(orphan) is None) is bool(forget_after)
         assert await directory.look_up(linked) is not None
-        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.index_page(shard, "", 10)}
+        left_over = {agent for shard in range(SHARDS) for agent in await directory.index_page(shard, "", 10)}
         assert left_over == ({linked} if forget_after else set(leases))
 
 
@@ -122,9 +123,9 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
         directory, sweep = node.directory, IndexSweeper(node.directory, node.routing.removal, node.membership, metrics)
-        shard = index_shard("aa")
+        shard = agent_shard("aa")
         names = (f"b{number}" for number in itertools.count())
-        broken, behind = [next(name for name in names if index_shard(name) == shard) for _ in range(2)]
+        broken, behind = [next(name for name in names if agent_shard(name) == shard) for _ in range(2)]
         far = node.membership.now() + FAR_MS
         for agent in ("aa", broken, behind):
             assert isinstance(
@@ -161,7 +162,7 @@ async def test_every_redis_key_has_an_expiry_or_an_owner(
     await peer.send(End(id=command, total=1))
     await api.end(command)
     store = await redis_of(shared_valkey)
-    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:data_epoch")
+    owned = ("fl1:nodes", "fl2:agent:", "fl1:agents:", "fl2:deadlines:", "fl1:events", "fl1:data_epoch")
     for key in map(octets, items(await store.submit("KEYS", "*"))):
         if not key.decode().startswith(owned):
             assert integer(await store.submit("PTTL", key)) > 0, key

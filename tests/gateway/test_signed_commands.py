@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.client import Client
+from fairlead.shards import of_agent
 from fairlead.signing.keys import generate, load_private_key
 from fairlead.wire.messages import Ack, End
 
@@ -139,20 +140,25 @@ async def test_the_gateway_carries_the_signature_unread(
     peer = await dial(gateway)
     await peer.greet()
     octets = bytes(range(98))
-    body = {"agent": peer.agent, "method": "work", "id": ID, "signature": base64.b64encode(octets).decode()}
+    foreign = {"agent": peer.agent, "method": "work", "id": ID, "signature": base64.b64encode(octets).decode()}
+    refused = (await api.post(foreign)).json()
+    assert (refused["code"], refused["field"]) == ("invalid_request", "id")
+    id = of_agent(ID, peer.agent)
+    assert id in refused["detail"]
+    body = {"agent": peer.agent, "method": "work", "id": id, "signature": base64.b64encode(octets).decode()}
     raw = json.dumps(body)[:-1] + ', "payload" : {"n": 1.0,  "a":[ ]} }'
     posted = await api.http.post("/v1/commands", content=raw)
-    assert (posted.status_code, posted.json()["id"]) == (202, ID)
+    assert (posted.status_code, posted.json()["id"]) == (202, id)
     cmd = await peer.command()
-    assert (cmd.id, cmd.sig, cmd.payload) == (ID, octets, b'{"n": 1.0,  "a":[ ]}')
+    assert (cmd.id, cmd.sig, cmd.payload) == (id, octets, b'{"n": 1.0,  "a":[ ]}')
     again = await api.http.post("/v1/commands", content=raw)
-    assert (again.status_code, again.json()["id"], again.headers["idempotency-replayed"]) == (202, ID, "true")
+    assert (again.status_code, again.json()["id"], again.headers["idempotency-replayed"]) == (202, id, "true")
     other = await api.http.post("/v1/commands", json={**body, "signature": base64.b64encode(octets[::-1]).decode()})
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
-    await peer.send(Ack(id=ID), End(id=ID, total=0))
+    await peer.send(Ack(id=id), End(id=id, total=0))
 
     async def ended() -> bool:
-        return bool((await api.http.get(f"/v1/commands/{ID}")).json()["state"] == "ok")
+        return bool((await api.http.get(f"/v1/commands/{id}")).json()["state"] == "ok")
 
     await until(ended)
     assert (await api.http.post("/v1/commands", content=raw)).headers["idempotency-replayed"] == "true"

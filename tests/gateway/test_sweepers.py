@@ -3,11 +3,8 @@ swept by as few nodes as necessary."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -32,14 +29,13 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 from fairlead.wire.ids import uuid7
-
-from support.waiting import WAIT, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -80,17 +76,16 @@ class NodeSweepers:
         made: list[str] = []
         calls: list[Awaitable[Any]] = []
         for number in range(count):
-            agent, command = f"agent-{number}", uuid7(now, random.randbytes(10))
+            agent = f"agent-{number}"
+            command = of_agent(uuid7(now, random.randbytes(10)), agent)
             made.append(command)
             # Those of one priority are executed in this order.
             calls.append(
                 self.directory.claim(agent, self.membership.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS)
             )
             record = NewRecord(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
-            calls.append(self.records.create(record, now + FAR_MS))
+            calls.append(self.records.accept(record, now, now + FAR_MS, unknown=True))
             calls.append(self.records.fence(command, agent, now + FAR_MS, "boot"))
-            calls.append(self.due.schedule(command, agent, now))
-            calls.append(self.store.submit("HSET", schema.open_key(agent), command, now + FAR_MS))
             if number % 100 == 99 or number == count - 1:
                 for call in calls:
                     await call
@@ -110,12 +105,10 @@ class NodeSweepers:
         """Targets in the list of deadlines."""
         for reply in self.due.flush():
             await reply
-        return sum(
-            [integer(await self.store.submit("ZCARD", schema.deadlines_key(s))) for s in range(schema.DEADLINE_SHARDS)]
-        )
+        return sum([integer(await self.store.submit("ZCARD", schema.deadlines_key(s))) for s in range(SHARDS)])
 
     async def sweep(self) -> None:
-        await self.sweeper.sweep(range(schema.DEADLINE_SHARDS))
+        await self.sweeper.sweep(range(SHARDS))
 
 
 @pytest.fixture
@@ -176,49 +169,6 @@ async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
     assert sorted(finished) == sorted(others)
 
 
-async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_back(
-    sweepers: NodeSweepers, own_valkey: EmbeddedValkey
-) -> None:
-    """Nobody waits for the removals, and the command is due in ten minutes: its place among the agent's open commands
-    is free long before."""
-    ended, forgotten, failed = await sweepers.hang(3)
-    for number, command in enumerate((ended, forgotten, failed)):
-        member = f"{command} agent-{number}"
-        await sweepers.store.submit(
-            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), await sweepers.now() + FAR_MS, member
-        )
-    os.kill(own_valkey.pid, signal.SIGKILL)
-    sweepers.completion.completed(ended, "agent-0", "ok", ())
-    sweepers.completion.forget(forgotten, "agent-1")
-    sweepers.completion.completed(failed, "agent-2", "failed", (), "broken")
-    with pytest.raises(BusUnavailable):
-        await sweepers.now()
-    await own_valkey.restart()
-    await until(lambda: _answers(sweepers))
-    assert await sweepers.left() == 3
-    running = asyncio.ensure_future(sweepers.sweeper.run())
-    try:
-        async with asyncio.timeout(WAIT):
-            while await sweepers.left() or [
-                a for a in range(3) if await sweepers.directory.open_commands(f"agent-{a}")
-            ]:
-                await sweepers.now()
-                await asyncio.sleep(0.05)
-    finally:
-        running.cancel()
-    row = await sweepers.directory.look_up("agent-2")
-    assert row is not None
-    assert row.last_failure.partition(" ")[2] == f"command {failed} ended as failed: broken"
-
-
-async def _answers(sweepers: NodeSweepers) -> bool:
-    try:
-        await sweepers.now()
-    except BusUnavailable:
-        return False
-    return True
-
-
 async def _sent(store: Pipeliner) -> int:
     """Bytes that the server has sent to all its clients."""
     lines = text(await store.submit("INFO", "stats")).splitlines()
@@ -242,18 +192,18 @@ def test_each_shard_is_swept_by_two_nodes_of_any_number(nodes: int, looks: int) 
     fleet = _fleet(nodes, 1_700_000_000_000)
     for round_number in range(3):
         shards = Counter(shard for s in fleet for shard in shards_of(round_number, s.lease, s.living()))
-        assert shards == dict.fromkeys(range(schema.DEADLINE_SHARDS), looks)
+        assert shards == dict.fromkeys(range(SHARDS), looks)
 
 
 def test_one_node_sweeps_each_shard_of_the_index_in_its_minute() -> None:
     nobody: Any = None  # never asked: the shard comes from the turn alone
     walked: set[int] = set()
-    for round_number in range(schema.INDEX_SHARDS):
+    for round_number in range(SHARDS):
         fleet = _fleet(20, (28_000_000 + round_number) * index_sweeper.ROUND_MS + 1)
         shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
         assert len(shards) == 1
         walked |= set(shards)
-    assert walked == set(range(schema.INDEX_SHARDS))
+    assert walked == set(range(SHARDS))
 
 
 async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(sweepers: NodeSweepers) -> None:
@@ -270,11 +220,11 @@ async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(sweepers:
     ):
         await sweepers.directory.claim(agent, holder, "boot", 1, "sid", b"{}", now + FAR_MS)
         await sweepers.store.submit("HSET", schema.agent_key(agent), "seen", seen)
-    shard = schema.index_shard("refused")
+    shard = agent_shard("refused")
     await sweepers.store.submit("ZADD", schema.index_key(shard), 0, "refused")  # its claim was
-    for number in range(schema.INDEX_SHARDS):
+    for number in range(SHARDS):
         await sweepers.index.sweep(number)
     rows = await sweepers.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
     assert [row.agent for row in rows] == ["linked", "away-lately"]
-    pages = [await sweepers.directory.index_page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
+    pages = [await sweepers.directory.index_page(number, "", 10) for number in range(SHARDS)]
     assert sorted(itertools.chain(*pages)) == ["away-lately", "linked"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
+from fairlead.shards import of_agent
 from fairlead.signing.command_signature import CommandSignature, CommandTerms, Input
 from fairlead.signing.keys import PrivateKey
 from fairlead.wire.messages import Cmd
@@ -22,7 +23,7 @@ def signed(
     valid: int = 60_000,
 ) -> Cmd:  # fmt: skip
     """A command that `key` has signed, as a gateway delivers it."""
-    id = id or str(uuid.uuid4())
+    id = id or of_agent(str(uuid.uuid4()), agent)
     issued = unix_ms() if issued is None else issued
     terms = CommandTerms(agent, id, method, payload, lane, retry, input, issued, issued + valid)
     signature = key.sign(terms.to_sign(key.public.id))

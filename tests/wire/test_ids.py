@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidRequest
+from fairlead.shards import SHARDS, agent_shard, command_shard, of_agent
 from fairlead.wire.ids import check_agent_id, check_command_id, uuid7
 
 LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
@@ -110,3 +111,15 @@ def test_74_bits_of_randomness_count(now: int, entropy: bytes, bit: int) -> None
 def test_entropy_of_another_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"takes 10 random bytes, got {size}"):
         uuid7(0, bytes(size))
+
+
+@given(st.uuids(), st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True))
+def test_a_command_id_names_the_shard_of_its_agent(drawn: uuid.UUID, agent: str) -> None:
+    id = of_agent(str(drawn), agent)
+    assert command_shard(id) == agent_shard(agent) < SHARDS
+    assert (uuid.UUID(id).version, id[18:], of_agent(id, agent)) == (drawn.version, str(drawn)[18:], id)
+
+
+@pytest.mark.parametrize("id", ["", "c1", "0192f1b0-0000-7\xff\xff0-8000-000000000000", "x" * 36])
+def test_what_is_no_command_id_has_a_shard_too(id: str) -> None:
+    assert command_shard(id) == 0

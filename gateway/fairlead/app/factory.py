@@ -22,17 +22,20 @@ from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailur
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.platform_credentials import PlatformCredentials
 from fairlead.app.api import openapi
-from fairlead.app.api.operations import OPERATIONS, Operation
+from fairlead.app.api.operation import Operation
+from fairlead.app.api.operations import OPERATIONS
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.access.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.access.pending_agents import PendingAgentRoutes
 from fairlead.app.routes.access.rights import RightsRoutes
 from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
 from fairlead.app.routes.events import EventRoutes
 from fairlead.app.routes.nodes import NodeRoutes
+from fairlead.app.routes.runs import RunRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
@@ -104,17 +107,18 @@ def _hosts(node: Node, development: bool) -> HostRules:
     )
 
 
-def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
-    auditor = Auditor(node.audit_log)
+def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
+    """The handler of each operation, by its name."""
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
     rights, enrolment, nodes = RightsRoutes(node), EnrolmentTokenRoutes(node, auditor), NodeRoutes(node, auditor)
-    handlers: dict[str, Handler] = {
+    pending = PendingAgentRoutes(node, auditor)
+    return {
         "postCommand": commands.post,
         "getCommand": commands.get,
         "cancelCommand": commands.delete,
         "getResults": commands.results,
         "postInput": commands.input,
+        **RunRoutes(node, auditor).handlers(),
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,
@@ -130,12 +134,21 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "listEnrolmentTokens": enrolment.list,
         "createEnrolmentToken": enrolment.create,
         "revokeEnrolmentToken": enrolment.revoke,
+        "listPendingAgents": pending.list,
+        "approveAgent": pending.approve,
+        "denyAgent": pending.deny,
         "releaseAgent": enrolment.release,
         "revokeAgentKey": enrolment.revoke_key,
         "whoami": rights.whoami,
         "canI": rights.can_i,
         "getOpenapi": _openapi,
     }
+
+
+def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
+    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
+    auditor = Auditor(node.audit_log)
+    handlers = _handlers(node, auditor)
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
         resources.setdefault(operation.path, Resource(node.authorizer, auditor)).add(

@@ -161,7 +161,7 @@ class NewToken(TokenInfo):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnrolmentTokenInfo:
     """An enrolment token without its secret: it enrols `uses` agents whose ids match the pattern `agents`, and has
-    enrolled `used`, each with `labels`. Times are RFC 3339.
+    enrolled `used`, each with `labels`; `rate` is how many it enrols in a minute, 0 for any number. Times are RFC 3339.
     """
 
     id: str
@@ -173,6 +173,8 @@ class EnrolmentTokenInfo:
     expires: str
     expired: bool = False
     labels: dict[str, str] = field(default_factory=dict)
+    rate: int = 0
+    approval: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

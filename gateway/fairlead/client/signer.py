@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.errors import ConfigError, FairleadError
+from fairlead.shards import of_agent
 from fairlead.signing.command_signature import SIGNATURE_BYTES, CommandSignature, CommandTerms, Input
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.keys import PrivateKey, PublicKey, load_private_key, parse_public_keys
@@ -99,7 +100,7 @@ class SignedCommand:
     """The id, the signature and the signed input of one command."""
 
     def __init__(self, signer: Signer, agent: str, takes_input: bool) -> None:
-        self.id = str(uuid.uuid4())
+        self.id = of_agent(str(uuid.uuid4()), agent)
         self._signer = signer
         self._agent = agent
         self._input: Input = "signed" if takes_input else "none"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fairlead.fleet.schema import TargetState
+from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.telemetry.command_timing import CommandOrigin
 
 
@@ -78,6 +78,16 @@ class NewRecord(msgspec.Struct, frozen=True):
     """Until when the Idempotency-Key of the request is bound to this command; 0 if it had none."""
     subject: str = ""
     signature: bytes = b""
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """The answer to a post. `why` is ok, exists (it was accepted before), unknown (the agent has no row) or full (it
+    has `opened` open commands). Only the first two have the agent's row, if there is one; after the others nothing was
+    written."""
+
+    why: str
+    row: AgentRow | None = None
+    opened: int = 0
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.fleet import lua
 from fairlead.fleet.command_record import (
+    Acceptance,
     AppendResult,
     CommandMetadata,
     CommandOutcome,
@@ -24,7 +25,8 @@ from fairlead.fleet.command_record import (
     TakenOver,
     Target,
 )
-from fairlead.fleet.schema import TargetState
+from fairlead.fleet.directory_replies import values
+from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.store.reply import Reply, integer, items, octets, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
 
@@ -32,11 +34,15 @@ _decode_about = msgspec.msgpack.Decoder(CommandMetadata).decode
 _decode_ending = msgspec.msgpack.Decoder(StoredEnd).decode
 
 
-def parse_create(reply: Reply) -> bool:
-    word = text(items(reply)[0])
+def parse_accept(agent: str, reply: Reply) -> Acceptance:
+    answer = items(reply)
+    word = text(answer[0])
     if word == "late":
         raise lua.late("command")
-    return word == "ok"
+    if word == "full":
+        return Acceptance(word, opened=integer(answer[1]))
+    row = answer[1:]
+    return Acceptance(word, AgentRow.parse(agent, values(row)) if row else None)
 
 
 def parse_take_over(reply: Reply) -> TakenOver | Settled:

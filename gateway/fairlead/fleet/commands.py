@@ -1,6 +1,6 @@
 """The record of each command: its target's state, its results and its input, until retention ends.
 
-`routing` calls it; it is the only writer of `fl1:cmd`, `fl1:out` and `fl1:in`. Methods send when they are called and
+`routing` calls it; it is the only writer of `fl2:cmd`, `fl2:out` and `fl2:in`. Methods send when they are called and
 return an awaitable of the answer (see `Directory`). Every call may be repeated: creating a command twice creates it
 once, a chunk that is already stored is dropped, and a terminal state is set once. Raises BusUnavailable if Redis does
 not answer.
@@ -21,6 +21,7 @@ from fairlead.fleet.command_record import (
     CANCELLED,
     EXPIRED,
     OUTCOME_UNKNOWN,
+    Acceptance,
     AppendResult,
     CommandMetadata,
     CommandOutcome,
@@ -35,6 +36,7 @@ from fairlead.fleet.command_record import (
     TakenOver,
 )
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
 from fairlead.store.pipeliner import Pipeliner
@@ -57,28 +59,30 @@ class Commands:
         self._payloads, self._pages, self._inputs = ExpectedSize(), ExpectedSize(), ExpectedSize()
         """The recent reply sizes of deliveries, pages of results and reads of input."""
 
-    def create(self, record: NewRecord, valid_until: int, follower: str = "") -> Answer[bool]:
-        """Write the record with its target queued. The answer is False if the record already existed.
+    def accept(
+        self, record: NewRecord, due_at: int, valid_until: int, follower: str = "", unknown: bool = False
+    ) -> Answer[Acceptance]:
+        """Write the record with its target queued, among the agent's open commands and to the deadline queue, where the
+        sweeper checks it at `due_at` (ms). The answer is `exists` if the record was there before.
 
         `follower` is the lease name of a node that is notified through its inbox when there are results (see `read`).
+        With `unknown` the command is accepted although the agent has no row.
         """
         about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
             record.began, record.subject, record.signature,
         )  # fmt: skip
-        reply = self._store.run(
-            lua.CREATE_COMMAND,
-            (schema.cmd_key(record.id), schema.outcome_key(record.id)),
-            (
-                record.agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
-                valid_until, follower, _encode(about), record.payload,
-            ),
+        command, agent = record.id, record.agent
+        keys = (
+            schema.agent_key(agent), schema.open_key(agent), schema.cmd_key(command), schema.outcome_key(command),
+            schema.deadlines_key(command_shard(command)),
         )  # fmt: skip
-        return Answer(reply, command_replies.parse_create)
-
-    def discard(self, command: str) -> asyncio.Future[Reply]:
-        """Remove a record that never reached an agent."""
-        return self._store.submit("DEL", schema.cmd_key(command))
+        args = (
+            command, agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
+            valid_until, follower, _encode(about), record.payload, schema.OPEN_LIMIT, due_at, "1" if unknown else "",
+        )  # fmt: skip
+        reply = self._store.run(lua.ACCEPT_COMMAND, keys, args)
+        return Answer(reply, partial(command_replies.parse_accept, agent))
 
     def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[TakenOver | Settled]:
         """Become the owner of one open command from generation `gen` on, before welcome. Nothing is sent to the agent
@@ -104,15 +108,16 @@ class Commands:
     ) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
         return self._store.run(
-            lua.FENCE_COMMAND, _keys(command), (agent, gen, memory, unknown, expired, deliver),
+            lua.FENCE_COMMAND, _keys(command, agent), (agent, gen, memory, unknown, expired, deliver),
             priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0),
         )  # fmt: skip
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[AppendResult]:
         """Store what the agent sent, in order. The functions `accepted`, `data` and `ending` below make `steps`."""
         reply = self._store.run(
-            lua.APPEND_RESULTS, _keys(command), (agent, gen, self._output_limit, *steps), priority=Priority.RESULTS
-        )
+            lua.APPEND_RESULTS, _keys(command, agent), (agent, gen, self._output_limit, *steps),
+            priority=Priority.RESULTS,
+        )  # fmt: skip
         return Answer(reply, command_replies.parse_append)
 
     async def finish(
@@ -122,8 +127,8 @@ class Commands:
         ok if this call ended it."""
         reply = self._store.run(
             lua.FINISH_COMMAND,
-            _keys(command),
-            (agent, state.value, _encode(ending), only_from.value if only_from else ""),
+            _keys(command, agent),
+            (agent, state.value, _encode(ending), only_from.value if only_from else "", _line(ending.code)),
             priority=Priority.RESULTS,
         )
         answer = items(await reply)
@@ -132,7 +137,7 @@ class Commands:
 
     async def cancel(self, command: str, agent: str) -> Settled:
         """Cancel a queued target at once (`ended`), or record the request to cancel one that was sent (`asked`)."""
-        reply = self._store.run(lua.CANCEL_COMMAND, _keys(command), (agent, _encode(CANCELLED)))
+        reply = self._store.run(lua.CANCEL_COMMAND, _keys(command, agent), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
         return Settled(why, command_replies.follower_names(answer[1]) if why == "ended" else ())
@@ -204,7 +209,7 @@ class Commands:
         `targets` must fit into one batch. An error of one target does not affect the others.
         """
         blob = _encode(how)
-        calls = [(_keys(command), (agent, at, blob)) for command, agent, at in targets]
+        calls = [(_record_keys(command), (agent, at, blob)) for command, agent, at in targets]
         reply = self._store.run_each(lua.TIME_OUT_COMMAND, calls, expected=RECORD_BYTES)
         return Answer(reply, partial(_timed_out, targets))
 
@@ -254,7 +259,7 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 
 def ending(total: int, state: TargetState, how: StoredEnd) -> tuple[Arg, ...]:
     """A step of `append`: the end. No step may follow it."""
-    return ("e", total, state.value, _encode(how))
+    return ("e", total, state.value, _encode(how), _line(how.code))
 
 
 def _timed_out(
@@ -271,5 +276,16 @@ def _digest(payload: bytes, end: bool) -> str:
     return hashlib.sha256((b"e" if end else b"c") + payload).hexdigest()[:16]
 
 
-def _keys(command: str) -> tuple[str, str, str, str]:
+def _line(code: str) -> str:
+    """An error code as it is noted in the agent's row, which has one line for each failure."""
+    return " ".join(code.split())
+
+
+def _record_keys(command: str) -> tuple[str, ...]:
     return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)
+
+
+def _keys(command: str, agent: str) -> tuple[str, ...]:
+    """The record, and what else the end of a command changes."""
+    deadlines = schema.deadlines_key(command_shard(command))
+    return *_record_keys(command), schema.open_key(agent), deadlines, schema.agent_key(agent)

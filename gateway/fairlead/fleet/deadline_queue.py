@@ -1,8 +1,9 @@
 """The deadline queue: when the command sweeper must check each command again. It is one sorted set per shard, and any
 node may take entries from it.
 
-Dispatch and the command sweeper write it. An entry is only the time of a check: the action follows from the command's
-record, so checking twice, or late, changes nothing. Raises BusUnavailable if Redis does not answer.
+What accepts and ends commands writes it in the same step; the command sweeper takes from it. An entry is only the time
+of a check: the action follows from the command's record, so checking twice, or late, changes nothing. Raises
+BusUnavailable if Redis does not answer.
 """
 
 from __future__ import annotations
@@ -10,11 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 
 from fairlead.fleet import lua, schema
-from fairlead.store.answer import answers_or_errors, call_on_failure
+from fairlead.shards import SHARDS, command_shard
+from fairlead.store.answer import answers_or_errors
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
@@ -26,10 +26,6 @@ BATCH = 64
 """The number of targets that are taken from one shard at once."""
 TAKE_BYTES = 64 + BATCH * 80
 """The maximum size of the reply with a batch, for ids of the usual length."""
-FAILED_LIMIT = 16_384
-"""The number of failed removals that are kept: some 3 MB. A target beyond it is removed when it is due."""
-RETRIED = 1_024
-"""The number of failed removals that are sent again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +52,23 @@ class DeadlineQueue:
         self._store = store
         self._over: dict[int, list[str]] = {}
         """The members to remove from each shard at the end of this turn of the event loop."""
-        self._failed: dict[str, int] = {}
-        """Each member whose removal failed, and its shard."""
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
         """Check this target at `at` (ms), or sooner if an earlier check is already scheduled."""
-        return self._store.write(
-            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), "LT", at, f"{command} {agent}"
-        )
+        return self._store.write("ZADD", schema.deadlines_key(command_shard(command)), "LT", at, f"{command} {agent}")
 
     def reschedule(self, command: str, agent: str, taken: int, at: int) -> asyncio.Future[Reply]:
         """Check a target again at `at` (ms) after the sweeper, which took it at `taken`, has checked it. A check that
         was scheduled meanwhile for an earlier time is kept."""
-        key = schema.deadlines_key(schema.deadline_shard(command))
+        key = schema.deadlines_key(command_shard(command))
         return self._store.run(lua.RESCHEDULE, (key,), (f"{command} {agent}", taken + TAKEN_MS, at))
 
     def remove(self, command: str, agent: str) -> None:
-        """Remove a target that has ended. All removals of one turn of the event loop are sent as one call per shard."""
-        self._remove(schema.deadline_shard(command), f"{command} {agent}")
-
-    def retry_removals(self) -> None:
-        """Repeat removals that failed, at most RETRIED of them. It is called from time to time."""
-        for member in list(islice(self._failed, RETRIED)):
-            self._remove(self._failed.pop(member), member)
-
-    def _remove(self, shard: int, member: str) -> None:
+        """Remove a target that has ended. All removals of one turn of the event loop are sent as one call per shard. A
+        target whose removal fails is due again, and then removed by the sweeper."""
         if not self._over:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._over.setdefault(shard, []).append(member)
+        self._over.setdefault(command_shard(command), []).append(f"{command} {agent}")
 
     def flush(self) -> list[asyncio.Future[Reply]]:
         """Send the removals that `remove` has collected. The event loop calls it at the end of the turn."""
@@ -91,15 +76,10 @@ class DeadlineQueue:
         replies = []
         for shard, members in over.items():
             reply = self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
-            call_on_failure(reply, partial(self._keep_failed, shard, members))
             replies.append(reply)
         return replies
 
-    def _keep_failed(self, shard: int, members: Sequence[str]) -> None:
-        room = max(0, FAILED_LIMIT - len(self._failed))
-        self._failed.update(dict.fromkeys(members[:room], shard))
-
-    def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Coroutine[None, None, DueTargets]:
+    def take(self, shards: Sequence[int] = range(SHARDS)) -> Coroutine[None, None, DueTargets]:
         """Take the targets that are due in `shards`, up to BATCH of each shard."""
         replies = [
             self._store.run(lua.TAKE_DUE, (schema.deadlines_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)

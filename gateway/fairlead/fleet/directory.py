@@ -16,6 +16,7 @@ from fairlead.errors import FairleadError
 from fairlead.fleet import directory_replies, lua, schema
 from fairlead.fleet.directory_replies import AgentOwner, Claimed, LabelsChanged, LastSeen, LimitReached, Overtaken
 from fairlead.fleet.schema import AgentRow
+from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
@@ -64,7 +65,7 @@ class Directory:
         bound to another key is not claimed. `labels` is JSON, "" for none: they are those of an agent without a row.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
-        self._store.write("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
+        self._store.write("ZADD", schema.index_key(agent_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
             (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent)),
@@ -104,17 +105,13 @@ class Directory:
         reply = self._store.run(lua.DISPATCH_COMMAND, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(directory_replies.parse_dispatch, agent))
 
-    def remove_open(self, agent: str, command: str, failure: str = "") -> Answer[str]:
-        """Remove a command that has ended from the agent's open commands. `failure` describes what went wrong and is
-        stored in the agent's row; the answer is then the lease that holds the agent, otherwise ""."""
-        if not failure:
-            reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
-            return Answer(reply, lambda _: "")
-        keys, args = _remove_open_call(agent, command, failure)
-        return Answer(self._store.run(lua.REMOVE_OPEN, keys, args, priority=Priority.RESULTS), text)
+    def remove_open(self, agent: str, command: str) -> asyncio.Future[Reply]:
+        """Remove a command that is over from the agent's open commands."""
+        return self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
 
     def remove_open_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
-        """Call `remove_open` for each (agent, command, failure) of `settled`, which must fit into one batch.
+        """Remove commands that have ended from the open commands of their agents: each (agent, command, failure) of
+        `settled`, which must fit into one batch. `failure` describes what went wrong and is noted in the agent's row.
 
         The answer has the lease of each agent, or the error of that one call. These calls have the same priority as the
         calls for which API callers wait, and do not overtake them.
@@ -136,7 +133,7 @@ class Directory:
         BusUnavailable."""
         shards: dict[int, list[str | int]] = {}
         for agent in agents:
-            shards.setdefault(schema.index_shard(agent), []).extend((0, agent))
+            shards.setdefault(agent_shard(agent), []).extend((0, agent))
         await asyncio.gather(
             *(
                 self._store.write("ZADD", schema.index_key(shard), *members, priority=Priority.BACKGROUND)
@@ -225,15 +222,15 @@ class Directory:
         to Redis is slow, a list must not take one round trip per shard.
         """
         ahead, count = 1, min(count, NAMES_AT_ONCE)
-        while shard < schema.INDEX_SHARDS:
-            stop = min(shard + ahead, schema.INDEX_SHARDS)
+        while shard < SHARDS:
+            stop = min(shard + ahead, SHARDS)
             names: list[str] = []
             for answer in [self.index_page(s, after if s == shard else "", count) for s in range(shard, stop)]:
                 found = await answer
                 names += found
                 if len(found) == count or len(names) >= count:
                     names = names[:count]
-                    shard, after = schema.index_shard(names[-1]), names[-1]
+                    shard, after = agent_shard(names[-1]), names[-1]
                     break
             else:
                 shard, after = stop, ""
@@ -252,7 +249,7 @@ class Directory:
         )  # fmt: skip
         if not integer(reply):
             return False
-        index = schema.index_key(schema.index_shard(agent))
+        index = schema.index_key(agent_shard(agent))
         await self._store.submit("ZREM", index, agent)
         if await self.look_up(agent) is not None:  # it came back between the two calls
             await self._store.write("ZADD", index, 0, agent)

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.node_table import ALIVE_MS, NodeRow, NodeTable
+from fairlead.shards import SHARDS
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.errors import StoreError
@@ -81,7 +82,7 @@ class NodeRows:
 
     async def read_all(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes whose last heartbeat is not older than the lifetime of a row."""
-        heartbeats = await self._heartbeats(schema.INDEX_SHARDS)
+        heartbeats = await self._heartbeats(SHARDS)
         await self._remove_expired(now)
         return NodeTable(await self._rows(list(heartbeats)), back)
 

@@ -16,22 +16,30 @@ fl1:disconnect         hash    which links a LinkOperation asks to close, until 
                                Written by the operator in every pass of it; an hour after the last one
 fl1:disconnected:{o}   hash    lease → how far that node is with the LinkOperation o. Written by each node; an hour
                                after the last one
-fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
+fl2:agent:{s}:a        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
                                code (or which link ended without one), recent failures, last move by a rebalance.
                                Written by claim, release, the rebalancer and the platform; no TTL, the index sweeper
                                removes it after `forget_after`
-fl1:open:{a}           hash    open command id → its deadline (ms). Written by dispatch and remove_open; until a minute
-                               after the last deadline
-fl1:agents:{0..63}     zset    index of agent ids, all with score 0, paged by name. Written by claim; no TTL, the index
+fl2:open:{s}:a         hash    open command id → its deadline (ms). Written by what accepts and ends commands; until a
+                               minute after the last deadline
+fl1:agents:{s}         zset    index of agent ids, all with score 0, paged by name. Written by claim; no TTL, the index
                                sweeper owns it
-fl1:cmd:{id}           hash    a command's record, a row for its target, its followers. Written by the scripts of
+fl2:cmd:{s}:id         hash    a command's record, a row for its target, its followers. Written by the scripts of
                                commands; deadline + retention, and `retention` from the end on
-fl1:out:{id}           stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record
-fl1:in:{id}            stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
-fl1:outcome:{id}       string  final state of a command with an Idempotency-Key, and when it ended, if that key
+fl2:out:{s}:id         stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record
+fl2:in:{s}:id          stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
+fl2:outcome:{s}:id     string  final state of a command with an Idempotency-Key, and when it ended, if that key
                                outlives the record. Written by finish; as long as the key
-fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it next (ms). Written by dispatch;
-                               emptied by the command sweeper
+fl2:deadlines:{s}      zset    `id agent` → when the command sweeper checks it next (ms). Written by what accepts
+                               commands; emptied by what ends them
+fl1:runs               zset    id of each open run → until when it has an owner (ms). Written by the owner of each; no
+                               TTL, runs that have ended are removed
+fl1:run:{id}           hash    a run: what was asked for, its state, counts, owner. Written by the scripts of runs; as
+                               long as its commands, and `retention` from the end on. So are the next four
+fl1:run_agents:{id}    list    the agents of a run, 1,000 in each entry
+fl1:run_states:{id}    string  the state of each of its targets, as one letter
+fl1:run_ends:{id}      list    how its targets ended, in the order of their ends
+fl1:run_groups:{id}    hash    how many of its targets ended in the same way with the same output
 fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
 fl1:link_stats:{a}     string  statistics of an agent's link. Written by its node on request; 10 s
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
@@ -48,7 +56,9 @@ fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent an
                                enrolment; a week after the token has expired
 fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms). Written by the API; no TTL, those that
                                expired a week ago are removed
-fl1:bound_key:{a}      string  thumbprint of the key that an agent's id is bound to, or `revoked` and that thumbprint.
+fl1:pending_enrolments hash    `agent thumbprint` → an enrolment that waits for an administrator, or what was decided.
+                               Written by enrolment and the API; a day after the agent has asked last
+fl2:bound_key:{s}:a    string  thumbprint of the key that an agent's id is bound to, or `revoked` and that thumbprint.
                                Written by enrolment, claim and the API; no TTL, but a week once it was released, as ""
 fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revoked lately → that time (ms). Written by
                                the API, and by nodes after Redis has lost it; no TTL, keys are removed after 8 days
@@ -58,16 +68,18 @@ fl1:events_bytes       string  bytes of the events that are kept, so that the ol
 fl1:events_trimmed     string  position of the last event that was removed for space, or that was lost before the first
                                one. Written by add_event; no TTL
 
-`fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
-script share one hash tag ({n}, {a} or {id}), as Redis Cluster requires. No script decides whether a node is alive:
-`node_table` does.
+`fl1` and `fl2` are versions of the layout, so that nodes of two versions never misread each other's data. All keys of
+one script share one hash tag, as Redis Cluster requires: {n}, or {s}, the shard of an agent (0 to 63), which its
+commands share with it. So one script may touch everything that a command concerns, and a command's id alone leads to
+its keys, because it contains the shard (see `shards`). No script decides whether a node is alive: `node_table` does.
 """
 
 from __future__ import annotations
 
-import zlib
 from enum import StrEnum
 from typing import NamedTuple
+
+from fairlead.shards import agent_shard, command_shard
 
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
@@ -82,8 +94,7 @@ SCALING_HISTORY = "fl1:scaling_history"
 SERVICE_TOKENS = "fl1:service_tokens"
 ENROLMENT_TOKENS = "fl1:enrolment_tokens"
 REVOKED_KEYS = "fl1:revoked_keys"
-INDEX_SHARDS = 64
-DEADLINE_SHARDS = 16
+PENDING_ENROLMENTS = "fl1:pending_enrolments"
 
 EVENTS_LIMIT = 100_000
 """Events of the whole fleet that are kept."""
@@ -117,12 +128,14 @@ OPEN_LIMIT = 1_000
 
 KEY_TYPES = {
     DATA_EPOCH: "string", NODES: "zset", "fl1:node": "hash", REVISION: "hash", REBALANCE: "hash", DISCONNECT: "hash",
-    "fl1:disconnected": "hash", "fl1:agent": "hash", "fl1:open": "hash", "fl1:agents": "zset", "fl1:cmd": "hash",
-    "fl1:out": "stream", "fl1:in": "stream", "fl1:outcome": "string", "fl1:deadlines": "zset", "fl1:idem": "string",
+    "fl1:disconnected": "hash", "fl2:agent": "hash", "fl2:open": "hash", "fl1:agents": "zset", "fl2:cmd": "hash",
+    "fl2:out": "stream", "fl2:in": "stream", "fl2:outcome": "string", "fl2:deadlines": "zset", "fl1:idem": "string",
+    "fl1:runs": "zset", "fl1:run": "hash", "fl1:run_agents": "list", "fl1:run_states": "string",
+    "fl1:run_ends": "list", "fl1:run_groups": "hash",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
-    "fl1:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",
-    EVENTS_TRIMMED: "string",
+    "fl2:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",
+    EVENTS_TRIMMED: "string", PENDING_ENROLMENTS: "hash",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 
@@ -137,7 +150,7 @@ def node_key(node: str) -> str:
 
 
 def agent_key(agent: str) -> str:
-    return f"fl1:agent:{{{agent}}}"
+    return f"fl2:agent:{{{agent_shard(agent)}}}:{agent}"
 
 
 def disconnected_key(operation: str) -> str:
@@ -145,7 +158,7 @@ def disconnected_key(operation: str) -> str:
 
 
 def bound_key(agent: str) -> str:
-    return f"fl1:bound_key:{{{agent}}}"
+    return f"fl2:bound_key:{{{agent_shard(agent)}}}:{agent}"
 
 
 def enrolment_key(id: str) -> str:
@@ -153,7 +166,7 @@ def enrolment_key(id: str) -> str:
 
 
 def open_key(agent: str) -> str:
-    return f"fl1:open:{{{agent}}}"
+    return f"fl2:open:{{{agent_shard(agent)}}}:{agent}"
 
 
 def link_stats_key(agent: str) -> str:
@@ -168,32 +181,24 @@ def index_key(shard: int) -> str:
     return f"fl1:agents:{{{shard}}}"
 
 
-def index_shard(agent: str) -> int:
-    return zlib.crc32(agent.encode()) % INDEX_SHARDS
-
-
 def cmd_key(command: str) -> str:
-    return f"fl1:cmd:{{{command}}}"
+    return f"fl2:cmd:{{{command_shard(command)}}}:{command}"
 
 
 def out_key(command: str) -> str:
-    return f"fl1:out:{{{command}}}"
+    return f"fl2:out:{{{command_shard(command)}}}:{command}"
 
 
 def in_key(command: str) -> str:
-    return f"fl1:in:{{{command}}}"
+    return f"fl2:in:{{{command_shard(command)}}}:{command}"
 
 
 def outcome_key(command: str) -> str:
-    return f"fl1:outcome:{{{command}}}"
+    return f"fl2:outcome:{{{command_shard(command)}}}:{command}"
 
 
 def deadlines_key(shard: int) -> str:
-    return f"fl1:deadlines:{{{shard}}}"
-
-
-def deadline_shard(command: str) -> int:
-    return zlib.crc32(command.encode()) % DEADLINE_SHARDS
+    return f"fl2:deadlines:{{{shard}}}"
 
 
 def idem_key(digest: str) -> str:

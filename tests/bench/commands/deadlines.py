@@ -29,6 +29,7 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
+from fairlead.shards import SHARDS, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
@@ -98,17 +99,15 @@ class BenchCommands:
             await asyncio.gather(*claims)
             calls: list[Awaitable[Any]] = []
             for agent in agents:
-                command = uuid7(now, random.randbytes(10))
+                command = of_agent(uuid7(now, random.randbytes(10)), agent)
                 record = NewRecord(command, agent, "work", b"{}", "interactive", now, expires, 3_600_000, expires)
-                calls.append(self._records.create(record, far))
-                calls.append(self._directory.dispatch(agent, command, expires, far))
+                calls.append(self._records.accept(record, expires + 1_000, far))
                 calls.append(self._records.fence(command, agent, far, "boot"))
-                calls.append(self._due.schedule(command, agent, expires + 1_000))
             await asyncio.gather(*calls)
 
     async def left(self) -> int:
         """Entries in the list of what is due; those of the first part stay there."""
-        shards = [self._store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(schema.DEADLINE_SHARDS)]
+        shards = [self._store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(SHARDS)]
         return sum([integer(await count) for count in shards]) - AT_ONCE
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.fleet.schema import INDEX_SHARDS, index_key
+from fairlead.fleet.schema import index_key
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.shards import SHARDS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
@@ -47,7 +48,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
                 process.collect()
                 result["bytes"] = (pss(process.pid) - memory) / count
                 result["valkey_bytes"] = (pss(valkey.pid) - vmemory) / count
-                known = sum([integer(await store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
+                known = sum([integer(await store.submit("ZCARD", index_key(s))) for s in range(SHARDS)])
                 if known != count:
                     raise SystemExit(f"Valkey knows {known} agents, {count} are linked")
                 print_progress(f"   {count} agents registered, {known} known to Valkey")

@@ -10,6 +10,7 @@ from hypothesis.stateful import invariant
 
 from fairlead.fleet import schema
 from fairlead.fleet.command_record import ResultPage
+from fairlead.shards import command_shard
 from fairlead.store.reply import Reply, integer, items, octets, table, text
 
 from support.fleet.history_links import Links
@@ -47,7 +48,7 @@ class FleetHistory(Links, Streams):
             [store.submit("PTTL", key(id_)) for key in (schema.cmd_key, schema.out_key, schema.in_key)] for id_ in ids
         ]
         due = [
-            store.submit("ZSCORE", schema.deadlines_key(schema.deadline_shard(id_)), f"{id_} {self.agent_of(id_)}")
+            store.submit("ZSCORE", schema.deadlines_key(command_shard(id_)), f"{id_} {self.agent_of(id_)}")
             for id_ in ids
         ]
         for name, row, commands, exists in zip(names, rows, opened, exist, strict=True):

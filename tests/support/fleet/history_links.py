@@ -96,9 +96,9 @@ class Links(Outcomes):
             valid, failure = self.valid(False), f"trouble with {lease}"
             opened = self.server.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
             assert (opened is None) == (row is None)
-            settled = self.server.call(lambda: self.directory.remove_open(name, "other", failure))
-            assert settled == (row.lease if row is not None else "")
-            again = self.server.call(lambda: self.directory.remove_open(name, "other", "it is reported once"))
+            settled = self.server.call(lambda: self.directory.remove_open_each([(name, "other", failure)]))
+            assert settled == [row.lease if row is not None else ""]
+            again = self.server.call(lambda: self.directory.remove_open_each([(name, "other", "it is reported once")]))
             assert again == settled
             if row is not None:
                 row.last_failure = failure

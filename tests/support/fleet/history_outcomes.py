@@ -147,7 +147,7 @@ class Outcomes(Posting):
                 assert target is not None
                 assert (found.state, sorted(found.followers)) == (target.state, sorted(target.followers))
                 return
-            expected = self.model.finish(command, agent, TargetState.TIMEOUT, how, None)
+            expected = self.model.finish(command, agent, TargetState.TIMEOUT, how, None, settled=False)
             why = "ended" if expected.why == "ok" else expected.why
             assert_settled(found, replace(expected, why=why))
             assert (found.origin is not None) == (why == "ended")

@@ -17,6 +17,8 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import agent_shard, of_agent
+from fairlead.wire.ids import uuid7
 
 from support.fleet.reference import Reference
 from support.fleet.script_server import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, ScriptServer
@@ -74,8 +76,13 @@ class Play(RuleBasedStateMachine):
     def valid(self, late: bool) -> int:
         return self.now - 1 if late else self.now + FAR_MS
 
+    def new_id(self, agent: str) -> str:
+        return of_agent(uuid7(self.now, (int(self.name) << 44 | next(self.serial) << 12).to_bytes(10)), agent)
+
     def agent(self, short: str) -> str:
-        return f"{self.name}-{short}"
+        """Both agents are of one shard, as a command and whoever asks for it always are."""
+        shard = agent_shard(f"{self.name}-a")
+        return next(name for n in count() if agent_shard(name := f"{self.name}-{short}{n or ''}") == shard)
 
     def session(self, nth: int) -> Session:
         return self.sessions[-1 - nth % len(self.sessions)]

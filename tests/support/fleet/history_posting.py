@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.command_record import NewRecord
+from fairlead.fleet.command_record import Acceptance, NewRecord
 from fairlead.fleet.deadline_queue import TAKEN_MS
 from fairlead.fleet.schema import AgentRow
+from fairlead.shards import command_shard
 
 from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
 from support.fleet.reference import Agent
@@ -46,27 +47,30 @@ class Posting(Play):
 
     @rule(agent=agents, retry=retries, retain=retains, past=seldom, follower=st.sampled_from(("", "f0#x")), again=again)
     def post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
-        """As routing does it: when to look, the record, then into the open ones; taken back if that is refused."""
         self._post(agent, retry, retain, past, follower, again)
 
     def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
         name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
         record = NewRecord(
-            f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
+            self.new_id(name), name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
             expires, retry, retain, "trace",
         )  # fmt: skip
         self.commands.append(record.id)
 
         def call() -> None:
-            made = self.server.call(lambda: self.records.create(record, self.valid(False), follower))
-            assert made == self.model.create(record, follower, past=past)
+            due_at, valid = self.now, self.valid(False)
+            made = self.server.call(lambda: self.records.accept(record, due_at, valid, follower))
+            known = self.model.commands.get(record.id) is not None
+            expected = self.model.accept(record, follower, due_at, past=past)
+            if isinstance(expected, Agent):
+                assert made.why == ("exists" if known else "ok")
+                assert_row(made.row, expected, reported=False)
+            elif expected is None:
+                assert made == Acceptance("unknown")
+            else:
+                assert made == Acceptance("full", opened=expected.count)
 
         self.repeatedly(again, call)
-        self._schedule(record.id, 0, again)
-        if not self._dispatch(record.id, again):
-            self._settle(record.id, again)
-            self.server.call(lambda: self.records.discard(record.id))
-            del self.model.commands[record.id]
 
     @rule(nth=living)
     def deadline_passes(self, nth: int) -> None:
@@ -116,9 +120,9 @@ class Posting(Play):
     def post_late(self, agent: str) -> None:
         """What the server executes after its caller gave it up changes nothing."""
         name = self.agent(agent)
-        record = NewRecord(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
+        record = NewRecord(self.new_id(name), name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
         with pytest.raises(BusUnavailable, match="too late"):
-            self.server.call(lambda: self.records.create(record, self.valid(True)))
+            self.server.call(lambda: self.records.accept(record, self.now, self.valid(True)))
         assert self.server.call(lambda: self.records.look_up(record.id)) is None
         with pytest.raises(BusUnavailable, match="too late"):
             self.server.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
@@ -163,12 +167,12 @@ class Posting(Play):
         before = self.server.run(self.server.time())
         found = self.server.call(self.due.take)
         # A history that failed leaves its own behind while shorter ones are looked for.
-        taken = {(t.command, t.agent): t.at for t in found.taken if t.command.startswith(f"{self.name}-c")}
+        taken = {(t.command, t.agent): t.at for t in found.taken if t.agent.startswith(f"{self.name}-")}
         after = self.server.run(self.server.time())
         assert set(taken) <= set(self.model.due)
         assert found.more == []
         for command, agent in taken:
-            shard = schema.deadline_shard(command)
+            shard = command_shard(command)
             assert found.next[shard] <= taken[command, agent] + TAKEN_MS
         for key, at in self.model.due.items():
             if key in taken:

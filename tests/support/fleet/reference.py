@@ -28,6 +28,7 @@ from fairlead.fleet.schema import TargetState
 RUNS = 5
 """A command that may be run again is sent at most so often."""
 FOLLOWERS = 16
+FAILURES = (TargetState.FAILED, TargetState.TIMEOUT, TargetState.OFFLINE, TargetState.EXPIRED)
 
 
 @dataclass
@@ -204,11 +205,23 @@ class Reference:
         found = self.commands.get(command)
         return found if found is not None and found.record.agent == agent else None
 
-    def create(self, record: NewRecord, follower: str, *, past: bool) -> bool:
+    def accept(self, record: NewRecord, follower: str, due_at: int, *, past: bool) -> Agent | LimitReached | None:
         if record.id in self.commands:
-            return False
-        self.commands[record.id] = Command(record, past, [follower] if follower else [])
-        return True
+            return self.agent(record.agent)
+        opened = self.dispatch(record.agent, record.id)
+        if isinstance(opened, Agent):
+            self.commands[record.id] = Command(record, past, [follower] if follower else [])
+            self.due[record.id, record.agent] = due_at
+        return opened
+
+    def _end(self, found: Command, state: TargetState, ending: StoredEnd, code: str) -> None:
+        """The end, and all that goes with it."""
+        agent, id = found.record.agent, found.record.id
+        found.end(state, ending)
+        self.open_of(agent).discard(id)
+        self.due.pop((id, agent), None)
+        if state in FAILURES and agent in self.agents:
+            self.agents[agent].last_failure = f"command {id} ended as {state}{code and ': ' + code}"
 
     def fence(self, command: str, agent: str, gen: int, memory: str, *, deliver: bool) -> Settled | TakenOver | Command:
         found = self.target(command, agent)
@@ -241,7 +254,7 @@ class Reference:
         return TakenOver(False, found.state is TargetState.RUNNING, found.next, found.cancel_asked, bool(found.given))
 
     def _settle(self, found: Command, state: TargetState, ending: StoredEnd) -> Settled:
-        found.end(state, ending)
+        self._end(found, state, ending, ending.code)
         return Settled("ended", tuple(found.followers), state)
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Step]) -> AppendResult:
@@ -266,7 +279,7 @@ class Reference:
                         self._store(found, n, kind, payload)
                 case End(total, state, ending):
                     if total == found.next:
-                        found.end(state, ending)
+                        self._end(found, state, ending, ending.code)
                     else:
                         why = "gap"
                     break
@@ -281,8 +294,10 @@ class Reference:
         found.stored.append((n, kind, payload))
 
     def finish(
-        self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None
-    ) -> Settled:
+        self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None,
+        *, settled: bool = True,
+    ) -> Settled:  # fmt: skip
+        """Without `settled`, what goes with the end is left to a later step."""
         found = self.target(command, agent)
         if found is None:
             return Settled("gone")
@@ -290,7 +305,10 @@ class Reference:
             return Settled("over")
         if only_from is not None and found.state is not only_from:
             return Settled("kept")
-        found.end(state, ending)
+        if settled:
+            self._end(found, state, ending, ending.code)
+        else:
+            found.end(state, ending)
         return Settled("ok", tuple(found.followers))
 
     def cancel(self, command: str, agent: str) -> Settled:
@@ -300,7 +318,7 @@ class Reference:
         if found.state.over:
             return Settled("over")
         if found.state is TargetState.QUEUED:
-            found.end(TargetState.CANCELLED, CANCELLED)
+            self._end(found, TargetState.CANCELLED, CANCELLED, "")
             return Settled("ended", tuple(found.followers))
         found.cancel_asked = True
         return Settled("asked")

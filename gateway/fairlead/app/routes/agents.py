@@ -28,10 +28,11 @@ from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavaila
 from fairlead.fleet import selector
 from fairlead.fleet.directory_replies import LabelsChanged, LimitReached
 from fairlead.fleet.node_table import Presence
-from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow
+from fairlead.fleet.schema import LABEL_LIMIT, AgentRow
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
+from fairlead.shards import SHARDS
 from fairlead.wire.ids import check_agent_id
 
 PAGE = 100
@@ -279,7 +280,7 @@ def _cursor(text: str) -> tuple[int, str]:
     if not text:
         return 0, ""
     shard, colon, after = text.partition(":")
-    if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= INDEX_SHARDS:
+    if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= SHARDS:
         raise InvalidRequest(
             f"invalid cursor {text[:64]!r}: expected the cursor of the page before; start again without one",
             field="cursor",

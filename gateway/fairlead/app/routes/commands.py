@@ -32,6 +32,7 @@ from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
+from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -147,11 +148,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
         raise InvalidRequest(f"payload of {len(payload)} bytes exceeds the maximum of {PAYLOAD_LIMIT}", field="payload")
-    key = find_header(request, b"idempotency-key") or ""
-    if len(key) > KEY_LIMIT:
-        raise InvalidRequest(
-            f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
-        )
+    key = posted_key(request)
     command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
@@ -172,7 +169,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         retry=body.retry,
         retain=body.retain,
         traceparent=(find_header(request, b"traceparent") or "")[:64],
-        key_digest=hashlib.sha256(_key_of(subject, key).encode()).hexdigest() if key else "",
+        key_digest=hashlib.sha256(key_of(subject, key).encode()).hexdigest() if key else "",
         body_digest=body_digest,
         subject=subject.identity,
         id=command,
@@ -193,10 +190,26 @@ def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
         raise InvalidRequest(
             "a signed command is recognised by its id: expected no Idempotency-Key beside it", field="Idempotency-Key"
         )
+    if body.id != (expected := of_agent(body.id, body.agent)):
+        raise InvalidRequest(
+            f"id {body.id} is not one of a signed command of this agent: expected {expected}, or another UUIDv4 whose "
+            f"17th and 18th character, as a number modulo {SHARDS}, are {agent_shard(body.agent)}",
+            field="id",
+        )
     return body.id, base64.b64decode(body.signature)
 
 
-def _key_of(subject: Subject, key: str) -> str:
+def posted_key(request: Request) -> str:
+    """The Idempotency-Key of a request, "" if it has none. Raises InvalidRequest."""
+    key = find_header(request, b"idempotency-key") or ""
+    if len(key) > KEY_LIMIT:
+        raise InvalidRequest(
+            f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
+        )
+    return key
+
+
+def key_of(subject: Subject, key: str) -> str:
     """An Idempotency-Key is the caller's own: nobody gets the command of another with the same key."""
     return key if subject.administrator else f"{subject.identity}\0{key}"
 
@@ -239,8 +252,8 @@ def number(name: str, given: str, most: int, least: int = 0) -> int:
     return int(given)
 
 
-def flag(request: Request, name: str) -> bool:
-    given = request.query_params.get(name, "false")
+def flag(request: Request, name: str, default: str = "false") -> bool:
+    given = request.query_params.get(name, default)
     if given not in ("true", "false"):
         raise InvalidRequest(f"invalid {name} {given[:32]!r}: expected true or false", field=name)
     return given == "true"

@@ -7,7 +7,8 @@ next page looks at them again; a shard has one agent in 64. It is pure.
 
 from __future__ import annotations
 
-from fairlead.fleet.schema import INDEX_SHARDS, AgentRow, index_shard
+from fairlead.fleet.schema import AgentRow
+from fairlead.shards import SHARDS, agent_shard
 
 
 class ListCursor:
@@ -24,11 +25,11 @@ class ListCursor:
     @property
     def cursor(self) -> str | None:
         """None at the end of the list."""
-        return f"{self.shard}:{self.after}" if self.shard < INDEX_SHARDS else None
+        return f"{self.shard}:{self.after}" if self.shard < SHARDS else None
 
     def saw(self, row: AgentRow, visible: bool) -> bool:
         """The list has examined an agent. Returns `visible`."""
-        shard = index_shard(row.agent)
+        shard = agent_shard(row.agent)
         if visible:
             self.shard, self.after = shard, row.agent
         elif shard != self.shard:

@@ -27,6 +27,16 @@ def _parse_labels(ctx: click.Context, param: click.Parameter, given: tuple[str, 
     return {key: value for key, _, value in pairs}
 
 
+def _parse_rate(ctx: click.Context, param: click.Parameter, given: str | None) -> int:
+    """The enrolments in a minute; 0 if the option is not given."""
+    if given is None:
+        return 0
+    count, slash, unit = given.partition("/")
+    if not (slash and count.isascii() and count.isdigit() and 0 < int(count) <= 1_000 and unit in ("s", "m")):
+        raise click.BadParameter(f"{given!r}: expected such as 10/m or 2/s, 1000 at most", ctx, param)
+    return int(count) * (60 if unit == "s" else 1)
+
+
 @click.group("enrolment-tokens", cls=Group)
 def enrolment_tokens() -> None:
     """Create, list and revoke the tokens with which new agents enrol."""
@@ -46,14 +56,32 @@ def enrolment_tokens() -> None:
     "-l", "--label", "labels", multiple=True, callback=_parse_labels, metavar="KEY=VALUE",
     help="A label of the agents that it enrols; may be repeated, and takes an administrator.",
 )  # fmt: skip
+@click.option(
+    "--rate",
+    callback=_parse_rate,
+    metavar="N/m",
+    help="How many agents it enrols in a minute, or with N/s in a second.",
+)
+@click.option("--approval", is_flag=True, help="Let each agent wait until `fairlead agents approve`.")
 @click.argument("agents", metavar="PATTERN")
-def create(api: str, token: str | None, uses: int, lifetime: float, labels: dict[str, str], agents: str) -> None:
+def create(
+    api: str,
+    token: str | None,
+    uses: int,
+    lifetime: float,
+    labels: dict[str, str],
+    rate: int,
+    approval: bool,
+    agents: str,
+) -> None:
     """Create an enrolment token: fairlead enrolment-tokens create 'web-*' --uses 20 -l env=prod
 
     PATTERN says which ids may enrol with it: `?` stands for one character, `*` for any number of them. Prints the
     token, which is not shown again.
     """
-    made = call_api(api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels))
+    made = call_api(
+        api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate, approval)
+    )
     click.echo(
         f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
         "not shown again",
@@ -75,14 +103,21 @@ def ls(api: str, token: str | None, output: str) -> None:
         (one.id, one.agents, f"{one.used} of {one.uses}", "expired" if one.expired else one.expires) for one in found
     ]
     wide = [
-        (*row, ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-", one.created, one.created_by)
+        (
+            *row,
+            f"{one.rate}/m" if one.rate else "-",
+            "by hand" if one.approval else "-",
+            ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-",
+            one.created,
+            one.created_by,
+        )
         for row, one in zip(rows, found, strict=True)
     ]
     view = View(
         [one.id for one in found],
         {"tokens": msgspec.to_builtins(found)},
         format_table(head, rows),
-        format_table((*head, "LABELS", "CREATED", "BY"), wide),
+        format_table((*head, "RATE", "APPROVAL", "LABELS", "CREATED", "BY"), wide),
     )
     click.echo(render(view, output), nl=False)
 

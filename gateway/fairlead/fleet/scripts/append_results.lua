@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --include record
--- KEYS: cmd, out, in, outcome. ARGV: agent, gen, output limit in bytes, then per item either
---   'a' | 'c', n, kind, payload | 'e', total, state, end blob
+-- KEYS: cmd, out, in, outcome, open, deadlines, agent row. ARGV: agent, gen, output limit in bytes, then per item either
+--   'a' | 'c', n, kind, payload | 'e', total, state, end blob, code of the error ('' for none)
 -- Returns {status, next, state, followers, held} with status
 --   'ok' everything is stored · 'gone' | 'over' no more results are accepted · 'fenced' there is a newer owner ·
 --   'gap' n > next.
@@ -17,7 +17,7 @@ row.gen = tonumber(ARGV[2]) -- the owner has just claimed the agent again and ha
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
 local _, _, _, retain = parse_terms(rec[3])
 local status, i, first = 'ok', 4, sum.seq == 0
-local ended, blob
+local ended, blob, code
 while i <= #ARGV do
   local op = ARGV[i]
   if op == 'a' then
@@ -40,7 +40,7 @@ while i <= #ARGV do
     i = i + 4
   else
     if tonumber(ARGV[i + 1]) ~= row.next then status = 'gap' break end
-    ended, blob = ARGV[i + 2], ARGV[i + 3]
+    ended, blob, code = ARGV[i + 2], ARGV[i + 3], ARGV[i + 4]
     break
   end
 end
@@ -48,7 +48,7 @@ end
 -- record must not say that it did not run.
 row.state, row.attempt = 'running', math.max(row.attempt, 1)
 if ended then
-  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3])
+  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3], code)
 else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
 end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 --include record
--- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an unknown outcome, end blob for expired,
--- '1' to deliver, '' to take over only.
+-- KEYS: cmd, out, in, outcome, open, deadlines, agent row. ARGV: agent, gen, memory, end blob for an unknown
+-- outcome, end blob for expired, '1' to deliver, '' to take over only.
 -- The owner of an agent becomes the owner of an open command: from now on, appends of older generations are refused.
 -- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (when taking over: to be delivered)
 -- or {'sent' | 'running', next, attempt, ms left, cancel, has input, retry, about, payload}
@@ -29,14 +29,14 @@ row.gen = gen
 local sum, expires, _, retry = parse_sum(rec[2]), parse_terms(rec[3])
 local left = expires - now_ms()
 
-local function finish(state, blob)
-  finish_row(KEYS, agent, row, state, blob, sum, rec[3])
+local function finish(state, blob, code)
+  finish_row(KEYS, agent, row, state, blob, sum, rec[3], code)
   return {'ended', state, rec[4]}
 end
 
 if row.state ~= 'queued' and row.memory ~= ARGV[3] then
   if retry ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
-    return finish('failed', ARGV[4])
+    return finish('failed', ARGV[4], 'outcome_unknown')
   end
   row.state, row.next = 'queued', 0
   sum.seq, sum.bytes, sum.truncated = sum.seq + 1, 0, '0'
@@ -47,8 +47,8 @@ if row.state ~= 'queued' and row.memory ~= ARGV[3] then
   redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
 end
 if row.state == 'queued' and left <= 0 then
-  if row.attempt == 0 then return finish('expired', ARGV[5]) end
-  return finish('failed', ARGV[4]) -- it was sent before and may have run
+  if row.attempt == 0 then return finish('expired', ARGV[5], 'expired') end
+  return finish('failed', ARGV[4], 'outcome_unknown') -- it was sent before and may have run
 end
 if deliver then
   if row.state == 'queued' then row.state, row.memory = 'sent', ARGV[3] end

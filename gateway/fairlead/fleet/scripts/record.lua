@@ -1,4 +1,4 @@
--- Functions that the scripts of {id} share. The hash of a command has few fields, most of them packed, because Redis
+-- Functions that the scripts of commands share. The hash of a command has few fields, most of them packed, because Redis
 -- walks over all preceding fields to look up a field:
 --   t:<agent>  a target's row, state|gen|next|attempt|memory; the agent sets the memory, which may hold anything
 --   sum        open|seq|bytes|truncated: open targets, entries and bytes of results, '1' if results were dropped
@@ -39,15 +39,39 @@ local function parse_terms(packed)
   return tonumber(expires), tonumber(retention), retry, retain, tonumber(remembered)
 end
 
--- Sets a terminal state, which is set only once. `blob` is the end as the API shows it. When the last target ends, all
--- keys of the command (cmd, out, in) expire after `retention`, whatever their TTL was before; `out` exists only if
--- there was ever an entry. For a command that was posted with an Idempotency-Key, the outcome is kept until
--- `remembered`, when the key expires, because a repeated post must not run the command again.
-local function finish_row(keys, agent, row, state, blob, sum, terms)
+-- Sets a terminal state, which is set only once. `blob` is the end as the API shows it, and `code` that of its error, ''
+-- for none. When the last target ends, all keys of the command (cmd, out, in) expire after `retention`, whatever their
+-- TTL was before; `out` exists only if there was ever an entry. The command is removed from the agent's open commands
+-- (keys[5]) and from the deadline queue (keys[6]), and a failure is noted in the agent's row (keys[7]), unless these
+-- keys were not passed, because the caller does that later. For a command that was posted with an Idempotency-Key, the
+-- outcome is kept until `remembered`, when the key expires, because a repeated post must not run the command again.
+local KEPT_FAILURES = 5 -- enough to see whether a command always fails in the same way
+local FAILED = {failed = 1, timeout = 1, offline = 1, expired = 1}
+
+local function note_failure(key, line)
+  local row = redis.call('HMGET', key, 'gen', 'failures')
+  if not row[1] then return end
+  local lines = {string.format('%.0f ', now_ms()) .. line}
+  for before in string.gmatch(row[2] or '', '[^\n]+') do
+    if #lines == KEPT_FAILURES then break end
+    lines[#lines + 1] = before
+  end
+  redis.call('HSET', key, 'failures', table.concat(lines, '\n'))
+end
+
+local function finish_row(keys, agent, row, state, blob, sum, terms, code)
   row.state = state
   sum.open = sum.open - 1
   redis.call('HSET', keys[1], 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
   if sum.open > 0 then return end
+  if keys[5] then
+    local id = string.match(keys[1], '}:(.*)$')
+    redis.call('HDEL', keys[5], id)
+    redis.call('ZREM', keys[6], id .. ' ' .. agent)
+    if FAILED[state] then
+      note_failure(keys[7], string.format('command %s ended as %s%s', id, state, code == '' and '' or ': ' .. code))
+    end
+  end
   local _, retention, _, _, remembered = parse_terms(terms)
   redis.call('PEXPIRE', keys[1], retention)
   if sum.seq > 0 then redis.call('PEXPIRE', keys[2], retention) end

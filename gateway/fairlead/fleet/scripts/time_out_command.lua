@@ -17,7 +17,7 @@ local state = string.match(rec[1], '^%a+')
 if state ~= 'running' and state ~= 'sent' and state ~= 'queued' then return {'over', state, rec[4]} end
 local expires = tonumber(string.match(rec[3], '^%d+'))
 if state ~= 'queued' and passed >= expires then
-  -- Without an Idempotency-Key, the TTL that create_command.lua set is the time to the deadline, the retention and a
+  -- Without an Idempotency-Key, the TTL that accept_command.lua set is the time to the deadline, the retention and a
   -- minute, so it need not be set again.
   if string.sub(rec[2], 1, 2) == '1|' and string.sub(rec[3], -2) == '|0' and passed - expires < SOON then
     redis.call('HSET', KEYS[1], field, 'timeout' .. string.sub(rec[1], #state + 1), 'sum', '0' .. string.sub(rec[2], 2),

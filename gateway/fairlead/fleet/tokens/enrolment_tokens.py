@@ -1,4 +1,5 @@
-"""The enrolment tokens in Redis, a hash for each: the token, and a field for each agent and key that it has enrolled.
+"""The enrolment tokens in Redis, a hash for each: the token, a field for each agent and key that it has enrolled, and
+the bucket of its rate.
 
 What a token means is known to `identity`; here it is octets. Raises BusUnavailable if Redis does not answer.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer, answers_or_errors
@@ -25,6 +26,14 @@ KEPT_MS: Final = 7 * 24 * 3600_000
 class StoredEnrolment:
     token: bytes
     used: int
+
+
+class TakenUse(NamedTuple):
+    """Whether a use was `taken`. If not, `wait_ms` is the time until the token's rate allows one, or 0 if the token has
+    none left or is gone."""
+
+    taken: bool
+    wait_ms: int = 0
 
 
 class EnrolmentTokens:
@@ -62,11 +71,11 @@ class EnrolmentTokens:
         script = self._store.run(lua.READ_ENROLMENT, (key,), (), priority=Priority.CONTROL)
         return Answer(script, _parse)
 
-    def use(self, id: str, agent: str, thumbprint: str, uses: int) -> Answer[bool]:
-        """Count the enrolment of `agent` with a key. The answer is False if the token has enrolled `uses` others, or
-        is gone."""
-        reply = self._store.run(lua.TAKE_ENROLMENT, (schema.enrolment_key(id),), (agent, thumbprint, uses))
-        return Answer(reply, lambda reply: integer(reply) == 1)
+    def use(self, id: str, agent: str, thumbprint: str, uses: int, rate: int) -> Answer[TakenUse]:
+        """Count the enrolment of `agent` with a key, of which the token allows `uses`, and `rate` in a minute unless
+        that is 0."""
+        reply = self._store.run(lua.TAKE_ENROLMENT, (schema.enrolment_key(id),), (agent, thumbprint, uses, rate))
+        return Answer(reply, _parse_use)
 
     async def end(self, id: str) -> list[tuple[str, str]] | None:
         """Let a token enrol nobody any more, and return the agents and thumbprints that it has enrolled; None if there
@@ -85,6 +94,11 @@ class EnrolmentTokens:
         removed = self._store.submit("DEL", schema.enrolment_key(id))
         self._store.submit("ZREM", schema.ENROLMENT_TOKENS, id)
         return Answer(removed, lambda reply: integer(reply) == 1)
+
+
+def _parse_use(reply: Reply) -> TakenUse:
+    code, *wait = items(reply)
+    return TakenUse(integer(code) == 1, integer(wait[0]) if wait else 0)
 
 
 def _parse(reply: Reply) -> StoredEnrolment | None:

@@ -19,6 +19,7 @@ from fairlead.fleet.directory_replies import LastSeen
 from fairlead.fleet.node_table import choose
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.membership.membership import Membership
+from fairlead.shards import SHARDS
 from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class IndexSweeper:
         """The shard of this minute, if this node is chosen to sweep it."""
         round_number = self._membership.now() // ROUND_MS
         is_responsible = self._membership.lease in choose(f"index {round_number}", self._membership.living())
-        return round_number % schema.INDEX_SHARDS if is_responsible else None
+        return round_number % SHARDS if is_responsible else None
 
     async def sweep(self, shard: int) -> None:
         after = ""

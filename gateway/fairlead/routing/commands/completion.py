@@ -1,25 +1,23 @@
-"""Does what follows the end of a command: removes it from its agent's open commands and from the deadline queue, and
-notifies its followers.
+"""Does what follows the end of a command: counts it and notifies its followers.
 
 Called by everything that ends a command: the recorder, the delivery, dispatch, the sweeper and the removal of agents.
-It waits for nothing, except in `settle_timed_out`. A removal that fails because Redis is away is kept, and sent again
-when the command sweeper calls `retry_removals`. If this node ends before that, a sweeper finds the command when it is
-due.
+The step that ends a command also removes it from its agent's open commands and from the deadline queue; only for those
+whose deadline has passed, `settle_timed_out` does so. Nothing else here waits. If this node ends before that, a sweeper
+finds the command when it is due again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
 
-from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
+from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
-from fairlead.routing.observability.telemetry_recorder import FAILED_STATES, TelemetryRecorder
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.telemetry.metrics import Metrics
@@ -27,10 +25,8 @@ from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
 TIMEOUT = TargetState.TIMEOUT.value
-FAILED_LIMIT = 16_384
-"""The number of failed removals that are kept: some 5 MB. A command beyond it is removed when it is due."""
-RETRIED = 1_024
-"""The number of failed removals that are sent again at once."""
+ENDS_ONLY = "!"
+"""Before the lease of a follower that is told of the end of a command and of no result before it."""
 
 
 class Completion:
@@ -46,20 +42,25 @@ class Completion:
         self._deadlines = deadlines
         self._inbox = inbox
         self._telemetry = telemetry
-        self._failed: dict[tuple[str, str], str] = {}
-        """Each (command, agent) that could not be removed from the agent's open commands, and its failure."""
         self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: CommandOrigin | None = None, sid: str = "",
+        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None,
     ) -> TraceContext | None:  # fmt: skip
-        """Do what follows after a command has reached its final state. `code` is that of its error, and `origin` what
-        its record says about its beginning, for its span. Returns its trace context if its trace is kept."""
+        """Do what follows after a command has reached its final state. `code` is that of its error, `origin` what its
+        record says about its beginning, for its span, and `digest` that of all its output, if it is known. Returns its
+        trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        self._remove(command, agent, _failure(command, state, code) if state in FAILED_STATES else "")
-        self.notify(command, followers)
+        if digest is None:
+            self.notify(command, followers)
+            return kept
+        for lease in followers:
+            if lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
+            else:
+                self._inbox.ring(lease, (ResultsAdded(command),))
         return kept
 
     def timed_out(
@@ -77,7 +78,7 @@ class Completion:
 
         A target that could not be settled stays in the deadline queue. Raises BusUnavailable if Redis is away.
         """
-        settled = [(agent, command, _failure(command, TIMEOUT, code)) for command, agent in targets]
+        settled = [(agent, command, f"command {command} ended as {TIMEOUT}: {code}") for command, agent in targets]
         return self._directory.remove_open_each(settled).map(partial(self._settled, targets))
 
     def _settled(self, targets: Sequence[tuple[str, str]], leases: Sequence[str | FairleadError]) -> None:
@@ -96,32 +97,18 @@ class Completion:
             raise failure
 
     def forget(self, command: str, agent: str) -> None:
-        """Remove a command that is over, or has no record, from its agent's open commands and the deadline queue."""
-        self._remove(command, agent)
-
-    def _remove(self, command: str, agent: str, failure: str = "") -> None:
-        self._remove_open(command, agent, failure)
+        """Remove a command that has no record, or was over before, from its agent's open commands and the deadline
+        queue. If that fails, the sweeper or the agent's next link finds it again."""
+        self._directory.remove_open(agent, command)
         self._deadlines.remove(command, agent)
 
-    def _remove_open(self, command: str, agent: str, failure: str) -> None:
-        removed = self._directory.remove_open(agent, command, failure)
-        removed.on_failure(partial(self._keep_failed, command, agent, failure))
-
-    def _keep_failed(self, command: str, agent: str, failure: str) -> None:
-        if len(self._failed) < FAILED_LIMIT:
-            self._failed[command, agent] = failure
-
-    def retry_removals(self) -> None:
-        """Repeat removals that failed. That is harmless, because the open commands and the deadline queue are sets."""
-        for command, agent in list(islice(self._failed, RETRIED)):
-            self._remove_open(command, agent, self._failed.pop((command, agent)))
-        self._deadlines.retry_removals()
-
     def notify(self, command: str, followers: Iterable[str]) -> None:
-        """Tell the nodes with these leases that the command has new results or has ended."""
+        """Tell the nodes with these leases that the command has ended."""
         for lease in followers:
-            self._inbox.ring(lease, (ResultsAdded(command),))
+            self._inbox.ring(lease.removeprefix(ENDS_ONLY), (ResultsAdded(command),))
 
-
-def _failure(command: str, state: str, code: str) -> str:
-    return f"command {command} ended as {state}{code and ': ' + code}"
+    def notify_results(self, command: str, followers: Iterable[str]) -> None:
+        """Tell those of the nodes with these leases that follow its results that the command has more."""
+        for lease in followers:
+            if not lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease, (ResultsAdded(command),))

@@ -19,18 +19,18 @@ from fairlead.errors import (
     RecordExpired,
     Unavailable,
 )
-from fairlead.fleet.command_record import CommandOutcome, CommandRecord, NewRecord, StoredEnd
-from fairlead.fleet.directory_replies import LimitReached
+from fairlead.fleet.command_record import Acceptance, CommandOutcome, CommandRecord, NewRecord, StoredEnd
 from fairlead.fleet.node_table import AWAY_MS, Presence
-from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, AgentRow, TargetState
+from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, TargetState
 from fairlead.routing.commands.completion import Completion
-from fairlead.routing.commands.record_writer import RecordWriter, Written, outcome_unknown
+from fairlead.routing.commands.record_writer import RecordWriter, outcome_unknown
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.data_check import REBUILDING, DataCheck
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, RING_AGAIN_MS
+from fairlead.shards import of_agent
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.telemetry.tracing import Tracing, wall_ns
@@ -66,7 +66,7 @@ class Dispatcher:
         self._membership = membership
         self._metrics = metrics
         self._tracing = tracing
-        self._retention_ms = retention_ms
+        self.retention_ms = retention_ms
 
     async def submit(
         self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
@@ -77,7 +77,7 @@ class Dispatcher:
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable, StoreFull and
         BusUnavailable, after all of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
-        command = request.id or uuid7(self._membership.now(), random.randbytes(10))
+        command = request.id or of_agent(uuid7(self._membership.now(), random.randbytes(10)), request.agent)
         if request.id:
             if (before := await self._posted_before(request)) is not None:
                 return before
@@ -170,39 +170,39 @@ class Dispatcher:
             traceparent, began = request_trace.traceparent, request_trace.began
         bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest or request.id else 0
         record = NewRecord(
-            command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
+            command, request.agent, request.method, request.payload, request.lane, now, expires, self.retention_ms,
             hold, request.retry, request.retain, traceparent, began, bound_until, request.subject,
             request.signature,
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
-        written, row = await self._writer.write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
-        if written is Written.BEFORE and request.id and (before := await self._posted_before(request)) is not None:
+        due_at = min(now + RING_AGAIN_MS, hold, expires)
+        accepted = await self._writer.write(record, due_at, lease)
+        if accepted.why == "unknown" and await self._data.data_lost():
+            accepted = await self._writer.write(record, due_at, lease, unknown=True)
+        if accepted.why == "exists" and request.id and (before := await self._posted_before(request)) is not None:
             return before  # at the same moment, by another call
-        if written is not Written.NEW:
+        if accepted.why != "ok":
             follower = None  # the record was there before our answer arrived, and so may have been its first doorbell
         try:
-            return await self._dispatch(record, request, written is not Written.BEFORE, row, follower, request_trace)
+            return await self._dispatch(record, request, accepted, follower, request_trace)
         except BusUnavailable as e:
             raise outcome_unknown(command, e) from e
 
     async def _dispatch(
-        self, record: NewRecord, request: CommandRequest, created: bool, row: AgentRow | LimitReached | None,
-        follower: Follower | None, request_trace: RequestTrace | None,
+        self, record: NewRecord, request: CommandRequest, accepted: Acceptance, follower: Follower | None,
+        request_trace: RequestTrace | None,
     ) -> DispatchedCommand:  # fmt: skip
-        """Ring the agent's node for a command whose record is written, or end the command. `created` says that this
-        call has written the record, not an earlier one."""
-        membership, command = self._membership, record.id
-        if row is None and await self._data.data_lost():
+        """Ring the agent's node for a command whose record is written, or end the command."""
+        membership, command, row = self._membership, record.id, accepted.row
+        created = accepted.why != "exists"
+        if accepted.why == "full" or (row is None and not await self._data.data_lost()):
+            # An Idempotency-Key stays bound: a repeated post under it tries again with the same id.
+            raise _refusal(request, accepted)
+        if row is None:
             # The agent may be linked, and is claimed again in some seconds: the sweeper dispatches the command then.
             return DispatchedCommand(
                 command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not created, follower=follower
             )
-        if not isinstance(row, AgentRow):
-            error = _refusal(request, row)
-            if not created or await self._take_back(command, request, error):
-                raise error
-            # Another call with the same Idempotency-Key has dispatched it meanwhile.
-            return DispatchedCommand(command, TargetState.QUEUED, "", "", replayed=True, follower=follower)
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease that is not in our table may belong to a node that has just joined: a doorbell costs nothing.
@@ -217,21 +217,6 @@ class Dispatcher:
         return DispatchedCommand(
             command, TargetState.QUEUED, presence.value, why, replayed=not created, follower=follower
         )
-
-    async def _take_back(self, command: str, request: CommandRequest, error: FairleadError) -> bool:
-        """End a command that could not be dispatched. Returns False if another call with the same key has dispatched
-        it."""
-        if not request.key_digest:
-            self._completion.forget(command, request.agent)
-            await self._records.discard(command)  # no other call knows its id
-            return True
-        how = StoredEnd(code=error.code, message=error.message, temporary=error.temporary)
-        done = await self._records.finish(command, request.agent, TargetState.FAILED, how, only_from=TargetState.QUEUED)
-        if done.why != "ok":
-            return False
-        self._completion.completed(command, request.agent, TargetState.FAILED.value, done.followers, how.code)
-        self._records.unbind(request.key_digest, request.body_digest, command)
-        return True
 
     async def _fail_offline(self, command: str, request: CommandRequest, absent_ms: int, why: str) -> None:
         message = f"agent {request.agent!r} is offline for {absent_ms // 1000} s: {why}"
@@ -279,14 +264,14 @@ def _record_expired(command: str, outcome: CommandOutcome, posted: str, advice: 
     )
 
 
-def _refusal(request: CommandRequest, row: LimitReached | None) -> FairleadError:
-    """Why a command cannot be dispatched."""
-    if row is None:
+def _refusal(request: CommandRequest, accepted: Acceptance) -> FairleadError:
+    """Why a command was not accepted."""
+    if accepted.why != "full":
         return AgentUnknown(
             f"unknown agent {request.agent!r}: no agent with this id has ever connected", agent=request.agent
         )
     return Unavailable(
-        f"agent {request.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
+        f"agent {request.agent!r} has {accepted.opened} open commands, the limit is {OPEN_LIMIT}: "
         "wait for some to end or cancel them",
         agent=request.agent,
     )

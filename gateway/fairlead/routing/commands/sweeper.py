@@ -17,7 +17,6 @@ from typing import TypeAlias, TypeVar
 
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, FairleadError
-from fairlead.fleet import schema
 from fairlead.fleet.command_record import CommandRecord, Settled, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue, DueTarget, DueTargets
@@ -28,6 +27,7 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.due_target import DueTargetHandler
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import GRACE_MS
+from fairlead.shards import SHARDS
 from fairlead.store.answer import Answer, map_bounded
 from fairlead.telemetry.logs import ids
 
@@ -81,7 +81,6 @@ class CommandSweeper:
             await asyncio.sleep(self._pause())
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
-            self._completion.retry_removals()
             try:
                 await self.sweep(self.shards())
             except BusUnavailable as e:
@@ -191,7 +190,7 @@ class CommandSweeper:
 
 def shards_of(round_number: int, lease: str, living: Sequence[str]) -> list[int]:
     """The shards that the node with `lease` sweeps in one round of the fleet's clock."""
-    return [s for s in range(schema.DEADLINE_SHARDS) if lease in choose(f"due {round_number} {s}", living, SWEEPERS)]
+    return [s for s in range(SHARDS) if lease in choose(f"due {round_number} {s}", living, SWEEPERS)]
 
 
 def _batches(targets: Sequence[T]) -> Iterator[Sequence[T]]:
