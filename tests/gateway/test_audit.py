@@ -82,15 +82,27 @@ async def ask(api: GatewayApi, method: str, path: str, body: object) -> int:
     return (await api.http.request(method.upper(), path, json=body)).status_code
 
 
-def requests_for(agent: str, command: str) -> list[tuple[str, str, str, Any]]:
+async def begun_run(api: GatewayApi, agent: str) -> str:
+    answer = await api.http.post("/v1/runs", json={"agents": [agent], "method": "exec"})
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
+def requests_for(agent: str, command: str, run: str) -> list[tuple[str, str, str, Any]]:
     """One allowed request for each operation of the document."""
     found = []
     bodies = {
         "postCommand": {"agent": agent, "method": "exec", "on_offline": {"queue": 60}},
+        "postRun": {"agents": [agent], "method": "exec"},
         "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"}, "labelAgent": {"labels": {}},
     }  # fmt: skip
     for path, methods in json.loads(document())["paths"].items():
-        filled = path.replace("{command}", command).replace("{agent}", agent).replace("{token}", "0" * 12)
+        filled = (
+            path.replace("{command}", command)
+            .replace("{run}", run)
+            .replace("{agent}", agent)
+            .replace("{token}", "0" * 12)
+        )
         query = "?method=exec" if filled.endswith("can-i") else ""
         for method, one in methods.items():
             found.append((one["operationId"], method, filled + query, bodies.get(one["operationId"])))
@@ -104,8 +116,8 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
     admin = api_of(gateway)
     agent = await dial(gateway)
     await agent.greet()
-    command = await admin.start(agent.agent, "exec")
-    for name, method, path, body in requests_for(agent.agent, command):
+    command, run = await admin.start(agent.agent, "exec"), await begun_run(admin, agent.agent)
+    for name, method, path, body in requests_for(agent.agent, command, run):
         if name == "deleteAgent":
             await agent.socket.close()
         before = len(written(tmp_path))
@@ -120,7 +132,7 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
     admin = api_of(full)
     agent = await dial(full)
     await agent.greet()
-    command = await admin.start(agent.agent, "exec")
+    command, run = await admin.start(agent.agent, "exec"), await begun_run(admin, agent.agent)
     lost = tmp_path / "lost"
     (tmp_path / "audit").rename(lost)
     async with asyncio.timeout(60):  # until the file is full
@@ -128,7 +140,7 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
             await asyncio.gather(*(admin.http.get(f"/v1/commands/{command}") for _ in range(50)))
     assert answer.json()["code"] == "audit_unavailable"
     assert "cannot be written (No such file or directory), so nothing is done that must be in it" in answer.text
-    for name, method, one, body in requests_for(agent.agent, command):
+    for name, method, one, body in requests_for(agent.agent, command, run):
         status = await ask(admin, method, one, body)
         assert (status == 503) is (name not in NOT_AUDITED), (name, status)
     lost.rename(tmp_path / "audit")

@@ -56,7 +56,12 @@ def operations() -> list[tuple[str, str, str, dict[str, Any]]]:
     """Every operation of the document: its name, method, path with values in place, and description."""
     found = []
     for path, methods in json.loads(document())["paths"].items():
-        filled = path.replace("{command}", COMMAND).replace("{agent}", "agent-1").replace("{token}", "0" * 12)
+        filled = (
+            path.replace("{command}", COMMAND)
+            .replace("{run}", COMMAND)
+            .replace("{agent}", "agent-1")
+            .replace("{token}", "0" * 12)
+        )
         found += [(one["operationId"], method, filled, one) for method, one in methods.items()]
     assert len(found) >= 16
     return found

@@ -24,3 +24,11 @@ def plain_get(url: str, **options: Any) -> httpx2.Response:
 
 def plain_post(url: str, **options: Any) -> httpx2.Response:
     return httpx2.post(url, verify=False, trust_env=False, **options)
+
+
+def plain_patch(url: str, **options: Any) -> httpx2.Response:
+    return httpx2.patch(url, verify=False, trust_env=False, **options)
+
+
+def plain_delete(url: str, **options: Any) -> httpx2.Response:
+    return httpx2.delete(url, verify=False, trust_env=False, **options)

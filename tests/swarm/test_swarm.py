@@ -18,9 +18,10 @@ from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from support.plain_http import plain_get, plain_post
 
 if TYPE_CHECKING:
-    from swarm.conftest import MakeSwarm, MakeSwarmGateway, Swarm
+    from swarm.conftest import MakeSwarm, MakeSwarmGateway
 
     from support.gateway_process import ServeProcess
+    from support.swarm_process import Swarm
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

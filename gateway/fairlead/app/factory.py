@@ -22,7 +22,8 @@ from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailur
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.platform_credentials import PlatformCredentials
 from fairlead.app.api import openapi
-from fairlead.app.api.operations import OPERATIONS, Operation
+from fairlead.app.api.operation import Operation
+from fairlead.app.api.operations import OPERATIONS
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
@@ -33,6 +34,7 @@ from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
 from fairlead.app.routes.events import EventRoutes
 from fairlead.app.routes.nodes import NodeRoutes
+from fairlead.app.routes.runs import RunRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
@@ -115,6 +117,7 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "cancelCommand": commands.delete,
         "getResults": commands.results,
         "postInput": commands.input,
+        **RunRoutes(node, auditor).handlers(),
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,

@@ -35,6 +35,7 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     count: int | None = None
     """How many agents, tokens or lines were shown."""
     command: str = ""
+    run: str = ""
     detail: str = ""
     trace: str = ""
 

@@ -23,6 +23,7 @@ from fairlead.fleet.command_record import OwnedCommand
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import AgentRow
+from fairlead.fleet.selector import Selector
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.telemetry.metrics import Metrics
 
@@ -160,6 +161,33 @@ class Authorizer:
 
     def allows_on_row(self, subject: Subject, verb: Verb, row: AgentRow) -> bool:
         return subject.administrator or self.policy.decide(subject, Access(verb), traits_of(row)).allowed
+
+    def allows_run_on_row(self, subject: Subject, method: str, row: AgentRow) -> bool:
+        """Whether the subject may run the method on the agent whose row has just been read."""
+        return subject.administrator or self.policy.decide(subject, Access(Verb.RUN, method), traits_of(row)).allowed
+
+    def require_run_on(
+        self, subject: Subject, method: str, agents: Collection[str], rows: Collection[AgentRow]
+    ) -> None:
+        """Raises PermissionDenied unless the subject may run the method on each of `agents`; `rows` are those that have
+        just been read of them."""
+        known = {row.agent: traits_of(row) for row in rows}
+        access = Access(Verb.RUN, method)
+        for agent in agents:
+            decision = self.policy.decide(subject, access, known.get(agent) or AgentTraits(agent, None, {}))
+            if not decision.allowed:
+                self._forbid(decision.reason, subject)
+
+    def require_run(self, subject: Subject, verb: Verb, poster: str, method: str) -> None:
+        """Raises PermissionDenied if the subject may not do this to a run: whoever may run its method may do everything
+        to the runs that they have posted themselves; for others, a rule has to allow `verb` on every agent."""
+        if subject.administrator:
+            return
+        if poster == subject.identity and self.policy.allowing(subject, Access(Verb.RUN, method)):
+            return
+        decision = self.policy.decide_for_all(subject, Access(verb), Selector(()))
+        if not decision.allowed:
+            self._forbid(decision.reason, subject)
 
     async def require_command(self, subject: Subject, verb: Verb, command: str) -> None:
         """Raises PermissionDenied if the subject may not do this to the command: whoever may run its method on its

@@ -31,6 +31,8 @@ COMMANDS = {
     "exec": "fairlead.cli.commands.exec:exec_",
     "results": "fairlead.cli.commands.exec:results",
     "cancel": "fairlead.cli.commands.exec:cancel",
+    "run": "fairlead.cli.runs.run:run",
+    "runs": "fairlead.cli.runs.run:runs",
     "drain": "fairlead.cli.operations.commands:drain",
     "rebalance": "fairlead.cli.operations.commands:rebalance",
     "disconnect": "fairlead.cli.operations.commands:disconnect",

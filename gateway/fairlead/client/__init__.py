@@ -10,9 +10,9 @@ For scripts, services, and the command line, which reaches the API only through 
 the environment. Several addresses, separated by commas, are nodes of one fleet: when one is lost, the next one is used.
 Errors are those of `fairlead.errors`: a problem document with code `agent_offline` raises AgentOffline.
 
-`client` has the requests as methods, `command` follows one command, `event_reader` the events, `models` are the types
-of the answers, `transport` sends requests to one address or several, `result_lines` parses streams, and
-`problem_details` turns errors into exceptions."""
+`client` has the requests as methods, `command` follows one command, `run` one run, `event_reader` the events, `models`
+and `run_models` are the types of the answers, `transport` sends requests to one address or several, `result_lines`
+parses streams, and `problem_details` turns errors into exceptions."""
 
 from fairlead.client.client import Client
 from fairlead.client.command import Command
@@ -39,6 +39,8 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
+from fairlead.client.run import FollowedRun, RunRequests
+from fairlead.client.run_models import EndedGroup, EndedTarget, RunPreview, RunProgress, RunStatus
 from fairlead.client.transport import ConnectionLost, addresses, check_address
 
 __all__ = [
@@ -50,10 +52,13 @@ __all__ = [
     "Command",
     "ConnectionLost",
     "End",
+    "EndedGroup",
+    "EndedTarget",
     "EnrolmentTokenInfo",
     "Exit",
     "FailedCommand",
     "Failure",
+    "FollowedRun",
     "Identity",
     "LastLink",
     "Latency",
@@ -65,6 +70,10 @@ __all__ = [
     "Permission",
     "RankedLink",
     "Ranking",
+    "RunPreview",
+    "RunProgress",
+    "RunRequests",
+    "RunStatus",
     "TokenInfo",
     "addresses",
     "check_address",

@@ -31,6 +31,7 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
+from fairlead.client.run import RunRequests
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError, InvalidRequest
@@ -82,6 +83,8 @@ class Client:
     ) -> None:
         """With a `signer`, every command is signed, for agents that run no other."""
         self._transport = Transport(api, token, ssl)
+        self.runs = RunRequests(self._transport)
+        """The requests about runs: one method on many agents."""
         self._signer = signer
 
     async def __aenter__(self) -> Client:

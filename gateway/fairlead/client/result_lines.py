@@ -68,7 +68,7 @@ async def lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[Line]:
             yield line
 
 
-async def split_lines(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def split_lines(parts: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
     """Lines at b"\\n" only: str.splitlines would also cut at U+2028, which JSON strings may hold."""
     rest = bytearray()
     async for part in parts:

@@ -32,6 +32,14 @@ fl2:outcome:{s}:id     string  final state of a command with an Idempotency-Key,
                                outlives the record. Written by finish; as long as the key
 fl2:deadlines:{s}      zset    `id agent` → when the command sweeper checks it next (ms). Written by what accepts
                                commands; emptied by what ends them
+fl1:runs               zset    id of each open run → until when it has an owner (ms). Written by the owner of each; no
+                               TTL, runs that have ended are removed
+fl1:run:{id}           hash    a run: what was asked for, its state, counts, owner. Written by the scripts of runs; as
+                               long as its commands, and `retention` from the end on. So are the next four
+fl1:run_agents:{id}    list    the agents of a run, 1,000 in each entry
+fl1:run_states:{id}    string  the state of each of its targets, as one letter
+fl1:run_ends:{id}      list    how its targets ended, in the order of their ends
+fl1:run_groups:{id}    hash    how many of its targets ended in the same way with the same output
 fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
 fl1:link_stats:{a}     string  statistics of an agent's link. Written by its node on request; 10 s
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
@@ -119,6 +127,8 @@ KEY_TYPES = {
     DATA_EPOCH: "string", NODES: "zset", "fl1:node": "hash", REVISION: "hash", REBALANCE: "hash", DISCONNECT: "hash",
     "fl1:disconnected": "hash", "fl2:agent": "hash", "fl2:open": "hash", "fl1:agents": "zset", "fl2:cmd": "hash",
     "fl2:out": "stream", "fl2:in": "stream", "fl2:outcome": "string", "fl2:deadlines": "zset", "fl1:idem": "string",
+    "fl1:runs": "zset", "fl1:run": "hash", "fl1:run_agents": "list", "fl1:run_states": "string",
+    "fl1:run_ends": "list", "fl1:run_groups": "hash",
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
     "fl2:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",

@@ -19,6 +19,7 @@ from fairlead.bus.doorbell import (
     MembershipChanged,
     ResultsAdded,
     ResultsConsumed,
+    TargetEnded,
     WorstLinksRequested,
     WorstLinksWritten,
 )
@@ -66,6 +67,8 @@ class DoorbellHandler:
                         self._delivery.command_queued(session, command, rung_at)
                 case ResultsAdded(command):
                     self._followers.notify(command)
+                case TargetEnded():
+                    self._followers.tell_end(doorbell)
                 case InputAdded(agent, command):
                     if (session := self._ready(agent)) is not None:
                         self._delivery.input.feed(session, command)

@@ -8,6 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
+
+from fairlead.bus.doorbell import TargetEnded
+
+
+class Notified(Protocol):
+    """Whoever is told of news, and does not wait in a task of its own."""
+
+    def notify(self) -> None: ...
+    def tell_end(self, end: TargetEnded) -> None:
+        """The command has ended like this."""
 
 
 class Follower:
@@ -24,6 +35,10 @@ class Follower:
         self._notified = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
+
+    def tell_end(self, end: TargetEnded) -> None:
+        """It reads how the command ended."""
+        self.notify()
 
     def clear(self) -> None:
         self._notified = False
@@ -52,7 +67,7 @@ class Followers:
     """Followers by topic. The topic of a command's results is the command's id."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[Follower]] = {}
+        self._waiting: dict[str, set[Notified]] = {}
         self.released = False
         """True once this node stops: callers must follow at another node."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
@@ -65,10 +80,14 @@ class Followers:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         follower = Follower(self._loop)
-        self._waiting.setdefault(topic, set()).add(follower)
+        self.add(topic, follower)
         return follower
 
-    def leave(self, topic: str, follower: Follower) -> None:
+    def add(self, topic: str, follower: Notified) -> None:
+        """Notify `follower` of `topic` until it is passed to `leave`."""
+        self._waiting.setdefault(topic, set()).add(follower)
+
+    def leave(self, topic: str, follower: Notified) -> None:
         waiting = self._waiting[topic]
         waiting.discard(follower)
         if not waiting:
@@ -89,6 +108,11 @@ class Followers:
         for waiting in self._waiting.values():
             for follower in waiting:
                 follower.notify()
+
+    def tell_end(self, end: TargetEnded) -> None:
+        """Tell those who follow the command how it ended."""
+        for follower in self._waiting.get(end.command, ()):
+            follower.tell_end(end)
 
     def notify(self, topic: str) -> None:
         for follower in self._waiting.get(topic, ()):

@@ -42,6 +42,7 @@ from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.routing.runs.run_parts import RunParts
 from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
@@ -61,8 +62,7 @@ class Routing:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
-        self._store_memory = fleet.memory
+        self._fleet, directory, records, deadlines = fleet, fleet.directory, fleet.records, fleet.deadlines
         self.tasks, self.followers = tasks, followers = BackgroundTasks(), Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
@@ -71,6 +71,7 @@ class Routing:
         self.dispatch = Dispatcher(
             fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
         )
+        self.runs = RunParts(fleet, self.dispatch, inbox, completion, membership, followers, metrics, tracing)
         self.inputs = InputWriter(fleet, inbox, membership)
         self.event_feed = EventFeed(fleet.store, fleet.events, followers)
         self.results = ResultReader(fleet, inbox, followers, membership)
@@ -105,7 +106,7 @@ class Routing:
         """The loops that run as long as the node is in the fleet. None of them returns."""
         return (
             self.heartbeat.run(),
-            self._store_memory.run(),
+            self._fleet.memory.run(),
             self.event_feed.run(),
             self._command_sweeper.run(),
             self._index_sweeper.run(),
@@ -113,6 +114,7 @@ class Routing:
             self._reconciler.run(),
             self._rebalancer.run(),
             self._disconnector.run(),
+            self.runs.keeper.run(),
         )
 
 

@@ -61,7 +61,7 @@ def _event(request: Request, outcome: str, reason: str, count: int | None) -> Au
     if token:
         # Callers write a whole token in place of its id, and no secret may get into the log.
         noted.setdefault("detail", token if is_token_id(token) else "not the id of a token")
-    for name in ("agent", "command"):
+    for name in ("agent", "command", "run"):
         if name in noted:
             noted[name] = noted[name][:128]
     trace = parse_traceparent(find_header(request, b"traceparent") or "")

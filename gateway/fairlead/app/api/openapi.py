@@ -11,11 +11,13 @@ from typing import Any
 import msgspec
 
 from fairlead.app.api import schemas
-from fairlead.app.api.operations import NDJSON, OPERATIONS, SSE, Operation
+from fairlead.app.api.operation import NDJSON, SSE, Operation
+from fairlead.app.api.operations import OPERATIONS
 from fairlead.version import __version__
 
 PATH_PARAMS = {
     "command": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
+    "run": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
     "token": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
 }
@@ -48,7 +50,7 @@ FAULTS = {
 
 def document() -> bytes:
     """The document as JSON."""
-    types = [t for o in OPERATIONS for t in (o.gives, o.takes) if t not in (None, dict)]
+    types = [t for o in OPERATIONS for t in (o.gives, o.takes, o.instead) if t not in (None, dict)]
     _, components = msgspec.json.schema_components(
         [*types, schemas.Problem, schemas.CommandEnd], ref_template="#/components/schemas/{name}"
     )
@@ -101,6 +103,9 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.streams:
         lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, SSE)}
         answers["200"] = {"description": "A stream of lines in the format that the request accepts.", "content": lines}
+    if operation.instead is not None:
+        json_answer = {"application/json": {"schema": _ref(operation.instead)}}
+        answers["200"] = {"description": "Nothing was done, as the request asked.", "content": json_answer}
     faults = sorted({*ALWAYS, *operation.faults})
     made: dict[str, Any] = {
         "operationId": operation.name,

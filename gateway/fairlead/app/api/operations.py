@@ -6,65 +6,23 @@ This is their only declaration. `factory` makes the routes from it and rejects q
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 from fairlead.app.api import access_schemas, node_schemas, schemas
+from fairlead.app.api.operation import (
+    AGENT_ID,
+    EVENT_ID,
+    FLAG,
+    KNOWN,
+    LATER,
+    POSITION,
+    TEXT,
+    WHOLE_NUMBER,
+    Operation,
+    Param,
+)
+from fairlead.app.api.runs.run_operations import RUN_OPERATIONS
 from fairlead.authorization.policy import Verb
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
-
-NDJSON = "application/x-ndjson"
-SSE = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A query parameter or header. `schema` is JSON Schema."""
-
-    name: str
-    text: str
-    schema: dict[str, Any]
-    where: str = "query"
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """`gives` is the type of the answer with `status`, None if it has no content, and `answer` describes that answer.
-    `faults` are the statuses of problems in addition to those that every operation can return. `needs` are the verbs of
-    which a role of the caller must allow one, on whichever agent; the handler checks the agent. Without verbs any role
-    will do, and with None any valid credential."""
-
-    method: str
-    path: str
-    name: str
-    text: str
-    answer: str
-    status: int
-    gives: type | None
-    takes: type | None = None
-    octets: bool = False
-    """The request body is bytes, not JSON."""
-    streams: bool = False
-    """The answer is a stream of results, as NDJSON or as server-sent events."""
-    params: tuple[Param, ...] = ()
-    faults: tuple[int, ...] = ()
-    needs: tuple[Verb, ...] | None = ()
-
-    @property
-    def query(self) -> tuple[str, ...]:
-        """The names of the query parameters."""
-        return tuple(param.name for param in self.params if param.where == "query")
-
-
-WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 0}
-FLAG = {"type": "boolean", "default": False}
-TEXT = {"type": "string"}
-EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
-POSITION = "^[0-9]{1,15}-[0-9]{1,15}$"
-AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
-LATER = (503,)
-KNOWN = (404, *LATER)
 
 OPERATIONS = (
     Operation(
@@ -118,6 +76,7 @@ OPERATIONS = (
             Param("end", "This is the last chunk.", FLAG),
         ),
     ),
+    *RUN_OPERATIONS,
     Operation(
         "get", "/v1/agents", "listAgents", "List agents page by page, ordered by shard and name.",
         "One page of agents, with the cursor of the next page.",

@@ -148,11 +148,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
         raise InvalidRequest(f"payload of {len(payload)} bytes exceeds the maximum of {PAYLOAD_LIMIT}", field="payload")
-    key = find_header(request, b"idempotency-key") or ""
-    if len(key) > KEY_LIMIT:
-        raise InvalidRequest(
-            f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
-        )
+    key = posted_key(request)
     command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
@@ -173,7 +169,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         retry=body.retry,
         retain=body.retain,
         traceparent=(find_header(request, b"traceparent") or "")[:64],
-        key_digest=hashlib.sha256(_key_of(subject, key).encode()).hexdigest() if key else "",
+        key_digest=hashlib.sha256(key_of(subject, key).encode()).hexdigest() if key else "",
         body_digest=body_digest,
         subject=subject.identity,
         id=command,
@@ -203,7 +199,17 @@ def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
     return body.id, base64.b64decode(body.signature)
 
 
-def _key_of(subject: Subject, key: str) -> str:
+def posted_key(request: Request) -> str:
+    """The Idempotency-Key of a request, "" if it has none. Raises InvalidRequest."""
+    key = find_header(request, b"idempotency-key") or ""
+    if len(key) > KEY_LIMIT:
+        raise InvalidRequest(
+            f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
+        )
+    return key
+
+
+def key_of(subject: Subject, key: str) -> str:
     """An Idempotency-Key is the caller's own: nobody gets the command of another with the same key."""
     return key if subject.administrator else f"{subject.identity}\0{key}"
 
@@ -246,8 +252,8 @@ def number(name: str, given: str, most: int, least: int = 0) -> int:
     return int(given)
 
 
-def flag(request: Request, name: str) -> bool:
-    given = request.query_params.get(name, "false")
+def flag(request: Request, name: str, default: str = "false") -> bool:
+    given = request.query_params.get(name, default)
     if given not in ("true", "false"):
         raise InvalidRequest(f"invalid {name} {given[:32]!r}: expected true or false", field=name)
     return given == "true"

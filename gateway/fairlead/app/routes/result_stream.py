@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.app.api import schemas
 from fairlead.app.api.headers import find_header
-from fairlead.app.api.operations import NDJSON, SSE
+from fairlead.app.api.operation import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
 from fairlead.routing.commands.results import ResultsUpdate

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
+from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
 from fairlead.fleet.deadline_queue import DeadlineQueue
@@ -25,6 +25,8 @@ from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
 TIMEOUT = TargetState.TIMEOUT.value
+ENDS_ONLY = "!"
+"""Before the lease of a follower that is told of the end of a command and of no result before it."""
 
 
 class Completion:
@@ -44,13 +46,21 @@ class Completion:
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: CommandOrigin | None = None, sid: str = "",
+        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None,
     ) -> TraceContext | None:  # fmt: skip
-        """Do what follows after a command has reached its final state. `code` is that of its error, and `origin` what
-        its record says about its beginning, for its span. Returns its trace context if its trace is kept."""
+        """Do what follows after a command has reached its final state. `code` is that of its error, `origin` what its
+        record says about its beginning, for its span, and `digest` that of all its output, if it is known. Returns its
+        trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        self.notify(command, followers)
+        if digest is None:
+            self.notify(command, followers)
+            return kept
+        for lease in followers:
+            if lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
+            else:
+                self._inbox.ring(lease, (ResultsAdded(command),))
         return kept
 
     def timed_out(
@@ -93,6 +103,12 @@ class Completion:
         self._deadlines.remove(command, agent)
 
     def notify(self, command: str, followers: Iterable[str]) -> None:
-        """Tell the nodes with these leases that the command has new results or has ended."""
+        """Tell the nodes with these leases that the command has ended."""
         for lease in followers:
-            self._inbox.ring(lease, (ResultsAdded(command),))
+            self._inbox.ring(lease.removeprefix(ENDS_ONLY), (ResultsAdded(command),))
+
+    def notify_results(self, command: str, followers: Iterable[str]) -> None:
+        """Tell those of the nodes with these leases that follow its results that the command has more."""
+        for lease in followers:
+            if not lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease, (ResultsAdded(command),))

@@ -66,7 +66,7 @@ class Dispatcher:
         self._membership = membership
         self._metrics = metrics
         self._tracing = tracing
-        self._retention_ms = retention_ms
+        self.retention_ms = retention_ms
 
     async def submit(
         self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
@@ -170,7 +170,7 @@ class Dispatcher:
             traceparent, began = request_trace.traceparent, request_trace.began
         bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest or request.id else 0
         record = NewRecord(
-            command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
+            command, request.agent, request.method, request.payload, request.lane, now, expires, self.retention_ms,
             hold, request.retry, request.retain, traceparent, began, bound_until, request.subject,
             request.signature,
         )  # fmt: skip

@@ -9,6 +9,7 @@ has answered: what is acknowledged is stored.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import AppendResult, StoredEnd
@@ -16,7 +17,8 @@ from fairlead.fleet.schema import TargetState
 from fairlead.hub.pending_messages import pending_size
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
-from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.completion import ENDS_ONLY, Completion
+from fairlead.routing.commands.output_digest import digest_of_steps
 from fairlead.routing.delivery.append_ops import append_ops, error_code
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.delivery.terminal_recording import OUTPUT
@@ -152,9 +154,9 @@ class Recorder:
             if isinstance(stored, Exception):
                 failure = stored
                 continue
-            del batch.ops[command]
+            steps = batch.ops.pop(command)
             fenced = fenced or stored.why == "fenced"
-            await self._stored(session, command, stored, batch.codes.get(command, ""))
+            await self._stored(session, command, stored, batch.codes.get(command, ""), steps)
         for event, done in zip(tuple(batch.events), added, strict=True):
             try:
                 await done
@@ -178,9 +180,11 @@ class Recorder:
             batch.ops.pop(command, None)
         batch.terminals.clear()
 
-    async def _stored(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
-        """Do what follows from the answer to an append. `code` is that of the error with which the agent ended the
-        command."""
+    async def _stored(
+        self, session: Session, command: str, stored: AppendResult, code: str, steps: Sequence[Arg]
+    ) -> None:
+        """Do what follows from the answer to an append of `steps`. `code` is that of the error with which the agent
+        ended the command."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap: the command is ended", command, session.agent, extra=about)
@@ -195,9 +199,10 @@ class Recorder:
             self._completion.notify(command, stored.followers)
         elif TargetState(stored.state).over:
             session.close_stream(command)
-            await self._completed(session, command, stored, code)
+            in_run = any(lease.startswith(ENDS_ONLY) for lease in stored.followers)
+            await self._completed(session, command, stored, code, digest_of_steps(steps) if in_run else None)
         else:
-            self._completion.notify(command, stored.followers)
+            self._completion.notify_results(command, stored.followers)
             if stored.held > HELD_LIMIT:
                 session.withhold(command)
 
@@ -208,11 +213,13 @@ class Recorder:
         if ended.why == "ok":
             self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
 
-    async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
+    async def _completed(
+        self, session: Session, command: str, stored: AppendResult, code: str, digest: str | None
+    ) -> None:
         """Do what follows after the agent has ended the command."""
         timing = session.stop_timing(command)
         if timing is None:
-            self._completion.completed(command, session.agent, stored.state, stored.followers, code)
+            self._completion.completed(command, session.agent, stored.state, stored.followers, code, digest=digest)
             return
         timing.stored, timing.code = wall_ns(), code
         if timing.origin is None and self._telemetry.tracing.on:
@@ -221,7 +228,7 @@ class Recorder:
             except BusUnavailable:
                 pass
         kept = self._completion.completed(
-            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid
+            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid, digest
         )
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 

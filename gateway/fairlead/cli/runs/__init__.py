@@ -1,0 +1,1 @@
+"""`fairlead run` and `fairlead runs`: one method on many agents."""

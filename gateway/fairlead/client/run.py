@@ -1,0 +1,190 @@
+"""One run from its post to its end: how each of its targets ended, in the order of their ends, even over lost
+connections.
+
+Made by `RunRequests`, which is `runs` of a client. The client knows the offset of what it has given to the caller, so a
+stream that breaks is opened again after that, at the same node or the next. Leaving only stops reading: a run goes on
+by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncGenerator, Collection, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from fairlead.client.command import NDJSON, RETRIES, RETRY
+from fairlead.client.problem_details import error_class
+from fairlead.client.result_lines import split_lines
+from fairlead.client.run_models import EndedTarget, RunPreview, RunProgress, RunStatus
+from fairlead.client.transport import ConnectionLost, Request, Transport
+from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
+from fairlead.wire.ids import check_agent_id, check_command_id
+
+T = TypeVar("T")
+
+
+class _Failure(msgspec.Struct):
+    code: str
+    message: str
+    temporary: bool = False
+
+
+class _AcceptedRun(msgspec.Struct):
+    id: str
+    targets: int
+    undecided: int = 0
+
+
+class _RunLine(msgspec.Struct):
+    """Any line of the stream that is no target's; `{}` keeps the connection alive."""
+
+    offset: int | None = None
+    progress: RunProgress | None = None
+    end: RunProgress | None = None
+    error: _Failure | None = None
+    more: int | None = None
+
+
+_decode_line = msgspec.json.Decoder(_RunLine).decode
+_decode_target = msgspec.json.Decoder(EndedTarget).decode
+
+
+class FollowedRun:
+    """A run that was accepted. `end` is set when its results have been read to the end."""
+
+    def __init__(self, transport: Transport, run: str, start: int = 0, targets: int = 0, undecided: int = 0) -> None:
+        self.id = run
+        self.next = start
+        """The offset of the next result."""
+        self.targets = targets
+        """How many there are; 0 for a run that was attached to."""
+        self.undecided = undecided
+        """Agents that were left out because the selector asks for labels that were lost."""
+        self.end: RunProgress | None = None
+        self._transport = transport
+
+    async def follow(self, *, output: bool = True) -> AsyncGenerator[EndedTarget | RunProgress]:
+        """How each target ended, and the progress a few times a second, until the run has ended. Raises Unavailable
+        when no node answers for a while, and RecordLost."""
+        failures = 0
+        while self.end is None:
+            before = self.next
+            try:
+                async with self._transport.stream(self._request(output), split_lines) as lines:
+                    async for raw in lines:
+                        if (shown := self._record(raw)) is not None:
+                            yield shown
+                        if self.end is not None:
+                            return
+                raise ConnectionLost(f"the stream of run {self.id} ended before the run did")
+            except (ConnectionRefused, Unavailable) as e:
+                failures = 0 if self.next > before else failures + 1
+                if failures > RETRIES or not (isinstance(e, ConnectionRefused) or e.temporary):
+                    raise
+            await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
+
+    def _request(self, output: bool) -> Request:
+        params: dict[str, str | int] = {"from": self.next, "follow": "true", "progress": "true"}
+        if not output:
+            params["output"] = "false"
+        return Request("GET", f"/v1/runs/{self.id}/results", params, {"Accept": NDJSON})
+
+    def _record(self, raw: bytes) -> EndedTarget | RunProgress | None:
+        try:
+            line = _decode_line(raw)
+            target = None if line.offset is None else _decode_target(raw)
+        except msgspec.MsgspecError as e:
+            raise FairleadError(
+                f"invalid line in the stream: {e} (are client and gateway of different versions?)"
+            ) from e
+        if target is None and line.error is not None:
+            kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
+            raise kind(line.error.message, code=line.error.code)
+        if line.end is not None:
+            self.end = line.end
+        if target is not None and target.offset >= self.next:
+            self.next = target.offset + 1
+            return target
+        return line.progress
+
+
+class RunRequests:
+    """The requests about runs as methods."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def begin(
+        self,
+        method: str,
+        payload: object = None,
+        *,
+        agents: Collection[str] | None = None,
+        selector: str = "",
+        pace: Mapping[str, object] | None = None,
+        key: str | None = None,
+    ) -> FollowedRun:
+        """Run a method on many agents: on those of a list, or on all that match a selector (`*` for all). `pace` has
+        the other members of the request, such as `concurrency`: docs/api.md describes them. `key` is the
+        Idempotency-Key, of which every run has one of its own unless you pass one."""
+        order = _order(method, payload, agents, selector, pace or {})
+        accepted = await self._post(order, key or secrets.token_hex(16), _AcceptedRun)
+        return FollowedRun(self._transport, accepted.id, 0, accepted.targets, accepted.undecided)
+
+    async def preview(
+        self, method: str, payload: object = None, *, agents: Collection[str] | None = None, selector: str = ""
+    ) -> RunPreview:
+        """The agents that `begin` would have as targets."""
+        order = _order(method, payload, agents, selector, {"dry_run": True})
+        return await self._post(order, secrets.token_hex(16), RunPreview)
+
+    def attach(self, run: str, start: int = 0) -> FollowedRun:
+        """A run that was posted before, with its results from offset `start` on."""
+        return FollowedRun(self._transport, check_command_id(run), start)
+
+    async def get(self, run: str) -> RunStatus:
+        """The state of a run."""
+        return await self._ask(Request("GET", f"/v1/runs/{check_command_id(run)}"), RunStatus)
+
+    async def ask(self, run: str, wish: Literal["pause", "resume", "cancel"]) -> RunStatus:
+        """Ask for a run to be paused, resumed or cancelled; returns its state now, which may follow a moment later."""
+        path = f"/v1/runs/{check_command_id(run)}"
+        request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}")
+        return await self._ask(request, RunStatus)
+
+    async def _post(self, order: Mapping[str, object], key: str, kind: type[T]) -> T:
+        """Post a run, again if its answer was lost: the key makes it the same run."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        request = Request("POST", "/v1/runs", None, headers, msgspec.json.encode(order))
+        failures = 0
+        while True:
+            try:
+                return await self._ask(request, kind)
+            except ConnectionLost:
+                failures += 1
+                if failures > RETRIES:
+                    raise
+            await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
+
+    async def _ask(self, request: Request, kind: type[T]) -> T:
+        api, body = await self._transport.call(request)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as e:
+            what = f"{request.method} {request.path}"
+            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
+
+
+def _order(
+    method: str, payload: object, agents: Collection[str] | None, selector: str, pace: Mapping[str, object]
+) -> dict[str, object]:
+    order: dict[str, object] = {"method": method, "payload": {} if payload is None else payload, **pace}
+    if agents is not None:
+        order["agents"] = [check_agent_id(agent) for agent in agents]
+    if selector:
+        order["selector"] = selector
+    return order

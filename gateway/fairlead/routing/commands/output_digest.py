@@ -1,0 +1,69 @@
+"""The digest of all that a command returned, by which the targets of a run are told apart.
+
+The recorder makes it of what an agent has just sent, and the owner of a run of what is stored. Both are the same: the
+bytes of each kind count, however they were cut into chunks. It does no I/O.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from fairlead.fleet.command_record import StoredEnd
+from fairlead.store.reply import Arg
+
+SENT_BYTES: Final = 64 << 10
+"""Output of which the recorder makes a digest: more would hold the event loop for too long."""
+
+_decode_ending = msgspec.msgpack.Decoder(StoredEnd).decode
+
+
+class OutputDigest:
+    __slots__ = ("_kinds", "size")
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, list[bytes]] = {}
+        self.size = 0
+        """In bytes, without the payload of the end."""
+
+    def add(self, kind: str, payload: bytes) -> None:
+        self._kinds.setdefault(kind, []).append(payload)
+        self.size += len(payload)
+
+    def digest(self, ending: StoredEnd | None) -> str:
+        """The digest, "" if nothing was returned."""
+        payload = ending.payload if ending is not None else None
+        if not self._kinds and not payload:
+            return ""
+        digest = hashlib.sha256()
+        for kind, payloads in sorted(self._kinds.items()):
+            digest.update(b"%b %d\n" % (kind.encode(), sum(map(len, payloads))))
+            digest.update(b"".join(payloads))
+        digest.update(payload or b"")
+        return digest.hexdigest()[:32]
+
+
+def digest_of_steps(steps: Sequence[Arg]) -> str | None:
+    """The digest of what the steps of one append hold, as `fleet.commands` makes them; None if that is not all that the
+    agent has sent, or too much."""
+    output, chunks, at = OutputDigest(), 0, 0
+    while at < len(steps):
+        step = steps[at]
+        if step == "a":
+            at += 1
+            continue
+        if steps[at + 1] != chunks or output.size > SENT_BYTES:
+            return None
+        if step == "e":
+            ending = steps[at + 3]
+            return output.digest(_decode_ending(ending)) if isinstance(ending, bytes) else None
+        kind, payload = steps[at + 2], steps[at + 3]
+        if not isinstance(kind, str) or not isinstance(payload, bytes):
+            return None
+        output.add(kind, payload)
+        chunks += 1
+        at += 4
+    return None

@@ -1,0 +1,1 @@
+"""Runs one method on many agents, as commands, at the pace that its caller asked for."""

@@ -1,0 +1,168 @@
+"""Reads the ends of a run from any offset, on any node, with what each target returned.
+
+Called by the API. A doorbell tells a reader that there are more; without one it reads again after a while. What a
+target has returned is read from the record of its command, so a run stores nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Final
+
+import msgspec
+
+from fairlead.errors import BusUnavailable, CommandUnknown, InvalidRequest, RecordLost
+from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
+from fairlead.fleet.runs.run_record import RunEnd, RunRow, RunState, RunTargetState
+from fairlead.fleet.runs.runs import AGENTS_A_BLOB, RunPage, Runs
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.followers import Followers
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.runs.target_commands import command_of
+from fairlead.routing.timeouts import wait_for_redis
+from fairlead.store.answer import AnswerOrError, map_bounded
+
+OUTPUT_BYTES: Final = 64 << 10
+"""Output of one target that the stream of its run has. The command has the rest."""
+AT_ONCE: Final = 32
+"""Records that are read at once: most fit into 2 MiB together."""
+POLL_INTERVAL: Final = 2.0
+OUTAGE: Final = 30.0
+BLOBS: Final = 4
+"""Parts of the list of agents that a reader remembers, of 1,000 agents each."""
+
+
+class TargetResult(msgspec.Struct, frozen=True):
+    """How one target ended. `record` and `output` are None and empty if its command has no record any more."""
+
+    offset: int
+    agent: str
+    command: str
+    end: RunEnd
+    record: CommandRecord | None
+    output: list[Result]
+    truncated: bool
+
+
+class RunUpdate(msgspec.Struct, frozen=True):
+    """New results of a run, and its state after them. `last` says that there will be no more."""
+
+    results: list[TargetResult]
+    state: RunState
+    counts: dict[RunTargetState, int]
+    last: bool = False
+    more: int | None = None
+    """The offset from which the caller must ask again, because this node stops."""
+
+
+class RunResults:
+    def __init__(self, fleet: FleetStore, runs: Runs, followers: Followers, membership: Membership) -> None:
+        self._store = fleet.store
+        self._records = fleet.records
+        self._runs = runs
+        self._followers = followers
+        self._membership = membership
+
+    async def look_up(self, run: str) -> RunRow:
+        """Raises CommandUnknown if there is no such run."""
+        row = await self._runs.read(run)
+        if row is None:
+            raise unknown_run(run)
+        return row
+
+    async def check(self, run: str, offset: int) -> None:
+        """Raise what `read` would raise at once, before any of the response is sent."""
+        _check(run, offset, await self._runs.follow(run, offset))
+
+    async def read(self, row: RunRow, offset: int, follow: bool, with_output: bool) -> AsyncGenerator[RunUpdate]:
+        """Yield results from `offset` on, until the run has ended; without `follow`, until they end now. With
+        `with_output`, it reads what the targets returned.
+
+        An update without results only tells the state. Raises InvalidRequest, RecordLost and BusUnavailable.
+        """
+        agents = _Agents(self._runs, row.id)
+        lease = self._membership.lease if follow else ""
+        with self._followers.follow(row.id) as follower:
+            while True:
+                follower.clear()
+                if self._followers.released and follow:
+                    yield RunUpdate([], row.state, row.counts, more=offset)
+                    return
+                try:
+                    page = await self._runs.follow(row.id, offset, lease)
+                    results = [] if page is None else await self._results(row, agents, offset, page.ends, with_output)
+                except BusUnavailable:
+                    if not follow or not await wait_for_redis(self._store, OUTAGE):
+                        raise
+                    continue
+                _check(row.id, offset, page)
+                assert page is not None
+                offset += len(results)
+                last = bool(page.ended) and offset == page.total
+                yield RunUpdate(results, page.state, page.counts, last)
+                if last or (not follow and offset == page.total):
+                    return
+                if offset == page.total:
+                    await follower.wait(POLL_INTERVAL)
+
+    async def _results(
+        self, row: RunRow, agents: _Agents, offset: int, ends: list[RunEnd], with_output: bool
+    ) -> list[TargetResult]:
+        names = [await agents.find(end.index) for end in ends]
+        commands = [command_of(row.id, row.terms.created, name) for name in names]
+
+        if not with_output:
+            return [
+                TargetResult(offset + at, names[at], commands[at], end, None, [], False) for at, end in enumerate(ends)
+            ]
+
+        def read(command: str) -> AnswerOrError[ResultPage | OutOfRange | None]:
+            return AnswerOrError(self._records.read(command, 0, OUTPUT_BYTES))
+
+        results = []
+        at = 0
+        async for command, page in map_bounded(read, commands, AT_ONCE):
+            if isinstance(page, Exception):
+                raise page
+            output, record, truncated = [], None, False
+            if isinstance(page, ResultPage):
+                output = page.results
+                record = page.ended or await self._records.look_up(command)
+                truncated = page.ended is None
+            results.append(TargetResult(offset + at, names[at], command, ends[at], record, output, truncated))
+            at += 1
+        return results
+
+
+class _Agents:
+    """The agents of a run by their index, read in parts."""
+
+    def __init__(self, runs: Runs, run: str) -> None:
+        self._runs = runs
+        self._run = run
+        self._parts: dict[int, list[str]] = {}
+
+    async def find(self, index: int) -> str:
+        number, place = divmod(index, AGENTS_A_BLOB)
+        part = self._parts.get(number)
+        if part is None:
+            if len(self._parts) >= BLOBS:
+                del self._parts[next(iter(self._parts))]
+            part = self._parts[number] = await self._runs.some_agents(self._run, number)
+        if place >= len(part):
+            raise RecordLost(f"the record of run {self._run} is gone, because it has expired or Redis has lost data")
+        return part[place]
+
+
+def unknown_run(run: str) -> CommandUnknown:
+    return CommandUnknown(f"no run {run}: it was never posted, or its results have expired")
+
+
+def _check(run: str, offset: int, page: RunPage | None) -> None:
+    if page is None:
+        raise RecordLost(f"the record of run {run} is gone, because it has expired or Redis has lost its data")
+    if offset > page.total:
+        raise InvalidRequest(
+            f"from={offset} is out of range: expected at most {page.total}, the number of targets that have ended",
+            field="from",
+        )

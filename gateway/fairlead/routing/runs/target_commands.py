@@ -1,0 +1,187 @@
+"""The commands of a run's targets: starts them in batches, and reads how they ended.
+
+The driver of a run calls it. Each is an ordinary command, whose id follows from the run and the agent: whoever starts
+it again, starts the same one. So a new owner may start again whatever the old one may not have, and nothing runs twice.
+A command that cannot run is ended here as any other is, and the driver hears of it in the same way.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fairlead.bus.doorbell import CommandQueued, Doorbell
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.command_record import Acceptance, CommandRecord, NewRecord, OutOfRange, ResultPage, StoredEnd
+from fairlead.fleet.node_table import AWAY_MS, Presence
+from fairlead.fleet.runs.run_record import RunTerms
+from fairlead.fleet.schema import AgentRow, TargetState
+from fairlead.routing.commands.completion import ENDS_ONLY, Completion
+from fairlead.routing.commands.output_digest import OutputDigest
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.membership.data_check import DataCheck
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import RING_AGAIN_MS
+from fairlead.shards import of_agent
+from fairlead.store.answer import Answer, answers_or_errors
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.tracing import Tracing
+from fairlead.wire.ids import uuid7
+
+PAGE_BYTES: Final = 64 << 10
+COMPARED_BYTES: Final = 1 << 20
+"""Output above it is not compared with that of others: reading it would cost more than the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEnd:
+    """How the command of a target ended. `digest` is that of all its output; "" if there is none, or too much."""
+
+    state: TargetState
+    code: str
+    digest: str
+
+
+def command_of(run: str, created: int, agent: str) -> str:
+    """The id of the command by which a run reaches an agent."""
+    return of_agent(uuid7(created, hashlib.sha256(f"{run} {agent}".encode()).digest()[:10]), agent)
+
+
+class TargetCommands:
+    def __init__(
+        self, fleet: FleetStore, inbox: Inbox, completion: Completion, membership: Membership, metrics: Metrics,
+        tracing: Tracing, retention_ms: int,
+    ) -> None:  # fmt: skip
+        self._records = fleet.records
+        self._data = DataCheck(fleet.data_epochs, membership)
+        self._inbox = inbox
+        self._completion = completion
+        self._membership = membership
+        self._metrics = metrics
+        self._tracing = tracing
+        self.retention_ms = retention_ms
+
+    async def start(
+        self, terms: RunTerms, payload: bytes, targets: Sequence[tuple[str, str]], valid: int
+    ) -> tuple[set[str], dict[str, str]]:
+        """Start the command of each (command, agent); after the time `valid` none begins any more.
+
+        Returns the commands of which it is not known whether they were started: their record will tell after `valid`;
+        and those that were refused, with the code of the error: they have no record.
+        """
+        answers = [self._accept(terms, payload, command, agent, valid) for command, agent in targets]
+        in_doubt, refused, rung = set[str](), dict[str, str](), dict[str, list[Doorbell]]()
+        for (command, agent), accepted in zip(targets, await answers_or_errors(answers), strict=True):
+            if isinstance(accepted, BusUnavailable):
+                in_doubt.add(command)
+            elif isinstance(accepted, Exception):
+                raise accepted
+            elif accepted.why == "full":
+                refused[command] = "unavailable"
+            elif accepted.row is not None:
+                self._metrics.accepted.inc(accepted.why == "ok")
+                if lease := await self._lease_to_ring(command, agent, accepted.row):
+                    rung.setdefault(lease, []).append(CommandQueued(agent, command))
+            elif accepted.why == "unknown" and not await self._accept_unknown(terms, payload, command, agent, valid):
+                refused[command] = "agent_unknown"
+        for lease, doorbells in rung.items():
+            self._inbox.ring(lease, doorbells)
+        return in_doubt, refused
+
+    def _accept(
+        self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int, unknown: bool = False
+    ) -> Answer[Acceptance]:
+        now = self._membership.now()
+        expires = min(now + terms.deadline, terms.expires)
+        hold = min(now + AWAY_MS, expires)
+        # The results of the first target are kept as long as those of the last.
+        retention = self.retention_ms + max(0, terms.expires - expires)
+        record = NewRecord(
+            command, agent, terms.method, payload, terms.lane, now, expires, retention, hold, terms.retry,
+            traceparent=self._tracing.traceparent_for(command, terms.traceparent), subject=terms.subject,
+        )  # fmt: skip
+        follower = ENDS_ONLY + self._membership.lease
+        return self._records.accept(record, min(now + RING_AGAIN_MS, hold), valid, follower, unknown)
+
+    async def _accept_unknown(self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int) -> bool:
+        """Accept the command of an agent that has no row because Redis has just lost its data; False if it has not. The
+        command sweeper dispatches it then."""
+        try:
+            if not await self._data.data_lost():
+                return False
+            await self._accept(terms, payload, command, agent, valid, unknown=True)
+        except BusUnavailable:
+            pass  # it is looked for, and started again, by one of the next looks
+        return True
+
+    async def _lease_to_ring(self, command: str, agent: str, row: AgentRow) -> str:
+        """The node that has the agent; "" if there is none. Ends the command of an agent that is offline. What fails
+        here is done again by the command sweeper."""
+        presence, since, why = self._membership.table.presence(row, now := self._membership.now())
+        if presence is not Presence.OFFLINE:
+            return row.lease
+        message = f"agent {agent!r} is offline for {(now - since) // 1000} s: {why}"
+        try:
+            how = StoredEnd(code="agent_offline", message=message, temporary=True)
+            await self._finish(command, agent, TargetState.OFFLINE, how)
+        except BusUnavailable:
+            pass
+        return ""
+
+    async def _finish(self, command: str, agent: str, state: TargetState, how: StoredEnd) -> None:
+        """End a command that no agent has."""
+        done = await self._records.finish(command, agent, state, how, only_from=TargetState.QUEUED)
+        if done.why == "ok":
+            self._completion.completed(command, agent, state.value, done.followers, how.code)
+
+    async def read_ends(self, commands: Sequence[str]) -> list[TargetEnd | bool | None]:
+        """How each of `commands` has ended. False for one that is still open, which this node follows from now on, True
+        for one that could not be read, and None for one that has no record."""
+        follower = ENDS_ONLY + self._membership.lease
+        asked = [self._records.read(command, 0, PAGE_BYTES, follower) for command in commands]
+        ends: list[TargetEnd | bool | None] = []
+        for command, page in zip(commands, await answers_or_errors(asked), strict=True):
+            if isinstance(page, BusUnavailable):
+                ends.append(True)
+            elif isinstance(page, Exception):
+                raise page
+            else:
+                ends.append(await self._end_of(command, page))
+        return ends
+
+    async def _end_of(self, command: str, page: ResultPage | OutOfRange | None) -> TargetEnd | bool | None:
+        compared = OutputDigest()
+        try:
+            while isinstance(page, ResultPage) and page.ended is None and page.results:
+                _add(compared, page)
+                offset = page.results[-1].offset + 1
+                if offset >= page.seq:
+                    return False
+                if compared.size > COMPARED_BYTES:
+                    record = await self._records.look_up(command)
+                    return None if record is None else _ended(record, "")
+                page = await self._records.read(command, offset, PAGE_BYTES)
+        except BusUnavailable:
+            return True
+        if page is None:
+            return None
+        if isinstance(page, OutOfRange) or page.ended is None:
+            return False
+        _add(compared, page)
+        digest = "" if compared.size > COMPARED_BYTES else compared.digest(page.ended.targets[0].ending)
+        return _ended(page.ended, digest)
+
+
+def _add(compared: OutputDigest, page: ResultPage) -> None:
+    for result in page.results:
+        compared.add(result.kind, result.payload)
+
+
+def _ended(record: CommandRecord, digest: str) -> TargetEnd | bool:
+    target = record.targets[0]
+    if not target.state.over:
+        return False
+    return TargetEnd(target.state, target.ending.code if target.ending is not None else "", digest)

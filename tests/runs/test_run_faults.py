@@ -1,0 +1,122 @@
+"""Runs while nodes and Redis fail: another node goes on, sums add up at every moment, and nothing runs twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from support.gateway.platform_api import PLATFORM
+from support.plain_http import plain_get
+from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from runs.conftest import MakeRunFleet, RunFleet
+
+    from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+pytestmark = pytest.mark.timeout(300)
+
+TARGETS = 1_000
+
+
+def begin_and_reach(fleet: RunFleet, swarm: Any, share: float) -> str:
+    """Begin a run over all agents, and wait until that share of them has ended: the rest waits, for the agents are
+    frozen then."""
+    run = fleet.begin(agents=[f"many-{n}" for n in range(TARGETS)], concurrency=20, deadline=60)
+    wait_until(lambda: fleet.get(run, 1)["counts"].get("ok", 0) >= share * TARGETS, 60)
+    swarm.freeze()
+    wait_until(lambda: fleet.get(run, 1)["counts"].get("started", 0) == 20)
+    return run
+
+
+def check_all_ran_once(fleet: RunFleet, swarm: Any, run: str, node: int) -> None:
+    lines = fleet.results(run, node=node, output="false")
+    assert sorted(line["agent"] for line in lines[:-1]) == sorted(f"many-{n}" for n in range(TARGETS))
+    swarm.process.send_signal(signal.SIGINT)
+    assert swarm.result()["commands"]["received"] == TARGETS
+
+
+def test_the_owner_is_killed_and_another_node_goes_on_within_ten_seconds(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    owner, _ = fleet.node(), fleet.node()
+    swarm = fleet.agents(TARGETS, "many", 1)
+    run = begin_and_reach(fleet, swarm, 0.2)
+    assert fleet.get(run, 1)["node"] == "node-1"
+    owner.signal(signal.SIGKILL)
+    killed = time.monotonic()
+    swarm.thaw()
+    # What was under way ends, but nothing starts until the run has a new owner.
+    wait_until(lambda: fleet.get(run, 1)["node"] == "node-2", 15)
+    assert time.monotonic() - killed < 10
+    ended = fleet.end(run, 1)
+    assert (ended["state"], ended["counts"]) == ("done", {"ok": TARGETS})
+    check_all_ran_once(fleet, swarm, run, 1)
+
+
+def test_an_owner_that_is_frozen_gives_way_and_starts_nothing_when_it_wakes(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    owner, _ = fleet.node(), fleet.node()
+    swarm = fleet.agents(TARGETS, "many", 1)
+    run = begin_and_reach(fleet, swarm, 0.2)
+    owner.signal(signal.SIGSTOP)
+    swarm.thaw()
+    wait_until(lambda: fleet.get(run, 1)["node"] == "node-2", 15)
+    fleet.cancel(run, 1)
+    wait_until(lambda: fleet.get(run, 1)["counts"].get("not_started"))
+    owner.signal(signal.SIGCONT)
+    before = fleet.end(run, 1)
+    wait_until(lambda: "is not driven here any more" in owner.log())
+    assert fleet.get(run, 1) == before
+    assert before["state"] == "cancelled"
+
+
+def test_a_node_that_stops_gives_its_runs_up_at_once(make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey) -> None:
+    fleet = make_fleet(own_valkey.url)
+    owner, _ = fleet.node(), fleet.node()
+    swarm = fleet.agents(TARGETS, "many", 1)
+    run = begin_and_reach(fleet, swarm, 0.1)
+    owner.stop()
+    stopped = time.monotonic()
+    wait_until(lambda: fleet.get(run, 1)["node"] == "node-2", 15)
+    assert time.monotonic() - stopped < 4
+    swarm.thaw()
+    assert fleet.end(run, 1)["counts"] == {"ok": TARGETS}
+    check_all_ran_once(fleet, swarm, run, 1)
+
+
+def test_redis_is_frozen_in_the_middle_and_nothing_is_lost_or_run_twice(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    fleet.node()
+    swarm = fleet.agents(TARGETS, "many", 1)
+    run = fleet.begin(agents=[f"many-{n}" for n in range(TARGETS)], concurrency=20, deadline=60)
+    wait_until(lambda: fleet.get(run)["counts"].get("ok", 0) >= 0.2 * TARGETS)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    thaw = threading.Timer(8.0, os.kill, (own_valkey.pid, signal.SIGCONT))  # for longer than an ownership lasts
+    thaw.start()
+    thaw.join()
+    wait_until(lambda: plain_get(f"{fleet.nodes[0].api}/v1/runs/{run}", headers=PLATFORM).status_code == 200, 60)
+    ended = fleet.end(run)
+    assert (ended["state"], ended["counts"]) == ("done", {"ok": TARGETS})
+    check_all_ran_once(fleet, swarm, run, 0)
+
+
+def test_a_stream_of_results_is_taken_up_again_at_another_node(fleet: RunFleet) -> None:
+    run = fleet.begin(agents=[f"all-{n}" for n in range(100)])
+    fleet.end(run)
+    whole = fleet.results(run, output="false")
+    for start in (0, 1, 50, 99, 100):
+        assert fleet.results(run, 1, start, output="false") == whole[start:]
+    beyond = plain_get(f"{fleet.nodes[1].api}/v1/runs/{run}/results?from=101", headers=PLATFORM)
+    assert (beyond.status_code, beyond.json()["field"]) == (422, "from")
