@@ -94,18 +94,17 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        acceptance add answer api arrays auth background binary body buffer builtin call callbacks caller check
-        checks child children class client comparison conditions configuration consistency consume context
-        controller copy create cursor details document due error errors event events exporter extensions
-        factory fairlead feed field file files finish folder formats gauges get head host hosts identifiers ids info
-        installed key known latency leader limit line list loading local log logs lua main mark measurement
-        merge metrics models name names notify object objects open operation operations option options os other
-        out owner parser path paths plain plots port ports problem problems process processes program progress
-        rate raw read reader refresh remove replay replies reply report reschedule resolver restart restarts
-        rights route routes run runner running runtime schema schemas script scripts secret secrets serve
-        server set setting settings share shared simulated slot slots socket sockets start status structural
-        system table take task tasks text thread threads time timeout timeouts timing token tokens total totals
-        type types unbind under utilisation validation version watch writer
+        acceptance add answer api approval arrays auth background binary body buffer builtin call callbacks caller
+        check checks child children class client comparison conditions configuration consistency consume context
+        controller copy create cursor decide details document due error errors event events exporter extensions factory
+        fairlead feed field file files finish folder formats gauges get head host hosts identifiers ids info installed
+        key known latency leader limit line list loading local log logs lua main mark measurement merge metrics models
+        name names notify object objects open operation operations option options os other out owner parser path paths
+        plain plots port ports problem problems process processes program progress rate raw read reader refresh remove
+        replay replies reply report reschedule resolver restart restarts rights route routes run runner running runtime
+        schema schemas script scripts secret secrets serve server set setting settings share shared simulated slot
+        slots socket sockets start status structural system table take task tasks text thread threads time timeout
+        timeouts timing token tokens total totals type types unbind under utilisation validation version watch writer
     """,
     "networks and HTTP": """
         accept access address admin app asgi channel credentials dial endpoint headers hosts http idle ingress

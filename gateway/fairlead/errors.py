@@ -6,7 +6,9 @@ every package may import it.
     ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
     │   ├── Unauthorized       no or wrong credential
     │   ├── Forbidden          a Host or an Origin that this port does not serve
-    │   │   └── PermissionDenied  no role of the caller allows what it asked for
+    │   │   ├── PermissionDenied  no role of the caller allows what it asked for
+    │   │   └── EnrolmentDenied  an administrator has denied the enrolment
+    │   ├── ApprovalPending    the enrolment waits for an administrator
     │   ├── AgentUnknown       no agent with that id was ever seen
     │   ├── CommandUnknown     no command with that id exists, or its results have expired
     │   ├── ResultsTrimmed     the results were removed because they have been read
@@ -68,6 +70,18 @@ class PermissionDenied(Forbidden):
     """The credential is good, but no role allows this. `details` has the `subject`."""
 
     code = "permission_denied"
+
+
+class ApprovalPending(InvalidRequest):
+    """An enrolment waits for an administrator. `details` has the thumbprint of its `key`."""
+
+    code = "approval_pending"
+
+
+class EnrolmentDenied(Forbidden):
+    """An administrator has denied the enrolment of this key."""
+
+    code = "enrolment_denied"
 
 
 class AgentUnknown(InvalidRequest):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from abuse import fuzzers, http_attacks, link_attacks, parser_attacks
+from abuse import enrolment_attacks, fuzzers, http_attacks, link_attacks, parser_attacks
 from abuse.http_attacks import AttackScale, Ports
 
 Play = Callable[[Ports, AttackScale], Coroutine[Any, Any, Counter[str]]]
@@ -29,6 +29,7 @@ PLAYS: dict[str, Play] = {
         http_attacks.slow_heads,
         http_attacks.slow_bodies,
         http_attacks.wrong_tokens,
+        enrolment_attacks.wrong_enrolments,
         http_attacks.accept_bucket,
         http_attacks.malformed_upgrades,
         parser_attacks.empty_lines,

@@ -65,6 +65,9 @@ ATTACKS: dict[str, Attack] = {
     "slow_heads": Attack(files=2048, seconds=20, growth=100),
     "slow_bodies": Attack(files=2048, seconds=20, growth=100),
     "wrong_tokens": Attack(seconds=20, needed=("then right on link: 101", "then right on api: 200")),
+    "wrong_enrolments": Attack(
+        seconds=60, needed=("then right: 201",), forbidden="(secret|unknown|pattern|proof): (?!401|429)"
+    ),
     "accept_bucket": Attack(seconds=16, forbidden="others (?!101)", flags=("--accept-rate", "200")),
     "malformed_upgrades": Attack(forbidden=": (101|lost)"),
     "empty_lines": Attack(seconds=15, short=1.0, growth=20),

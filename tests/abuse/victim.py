@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx2
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fairlead.agent import Agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -185,6 +187,15 @@ async def status_of(port: int, request: bytes, source: str = "127.0.0.1", timeou
     return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 
 
+def _issuer_key(folder: Path) -> Path:
+    """The key with which a node enrols agents."""
+    path = folder / "issuer.pem"
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    return path
+
+
 class Victim:
     """`async with Victim(folder) as victim:` until its healthy agents answer."""
 
@@ -218,6 +229,7 @@ class Victim:
     async def _serve(self) -> None:
         command = [sys.executable, "-m", "fairlead", "serve", "--node", "victim", "--redis", self._valkey.url]
         command += ["--link-port=0", "--api-port=0", "--admin-port=0", "--log-format=json", *self._flags]
+        command += ["--issuer-key", str(_issuer_key(self._folder))]
         if self._files:
             command = ["sh", "-c", f'ulimit -n {self._files}; exec "$0" "$@"', *command]
         with self.log_path.open("wb") as sink:

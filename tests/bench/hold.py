@@ -223,10 +223,12 @@ class HeldFleet:
 
 
 def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One report of several: counts are added, times and shares are the greatest."""
+    """One report of several: counts are added, times and shares are the greatest. A report lacks the counts of what did
+    not happen to it."""
     result: dict[str, Any] = {}
-    for key, first in reports[0].items():
-        values = [report[key] for report in reports]
+    for key in {key: None for report in reports for key in report}:
+        values = [report[key] for report in reports if key in report]
+        first = values[0]
         if isinstance(first, dict):
             result[key] = merged(values)
         elif isinstance(first, bool):

@@ -171,6 +171,33 @@ async def test_an_agent_has_the_labels_of_its_token_and_keeps_those_that_the_pla
     assert (await api.agent("web-1"))["labels"] == {"env": "prod", "zone": "a"}
 
 
+async def test_an_agent_waits_until_it_is_approved(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path
+) -> None:
+    token = await new_token(gateway, "web-*", "--uses", "9", "--approval")
+    agents += [EnrolledAgent(gateway, tmp_path / name, name, token) for name in ("web-1", "web-2")]
+
+    async def waiting() -> list[dict[str, str]]:
+        found = json.loads((await cli(gateway, "agents", "pending", "-o", "json")).stdout)["agents"]
+        return [one for one in found if one["state"] == "pending"]
+
+    async def both_wait() -> bool:
+        return len(await waiting()) == 2
+
+    await until(both_wait)
+    first, second = await waiting()
+    assert (first["agent"], first["address"]) == ("web-1", "127.0.0.1")
+    await until(lambda: f"agent web-1 with key {first['key']} waits for an administrator" in agents[0].log)
+    wrong = await cli(gateway, "agents", "approve", "--key", second["key"], "web-1")
+    assert (wrong.returncode, "waits for an approval" in wrong.stderr) == (2, True)
+    assert (await cli(gateway, "agents", "deny", "web-2")).returncode == 0
+    assert f"approved web-1 with the key {first['key']}" in (await cli(gateway, "agents", "approve", "web-1")).stderr
+    await until_state(api_of(gateway), "web-1", "online")
+    await until(lambda: "answered 403: an administrator has denied agent web-2" in agents[1].log)
+    assert await waiting() == []
+    assert await state(api_of(gateway), "web-2") == "unknown"
+
+
 async def test_a_token_with_a_rate_enrols_slowly(
     gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path
 ) -> None:

@@ -11,16 +11,25 @@ from typing import cast
 import msgspec
 import pytest
 
-from fairlead.errors import FairleadError, InvalidRequest, Throttled, Unauthorized
+from fairlead.errors import (
+    ApprovalPending,
+    EnrolmentDenied,
+    FairleadError,
+    InvalidRequest,
+    Throttled,
+    Unauthorized,
+)
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
+from fairlead.fleet.tokens.pending_enrolments import PENDING_LIMIT, PendingEnrolments
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
 from fairlead.identity.credential import LIFETIME_LIMIT, CredentialIssuer, CredentialVerifier
 from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
 from fairlead.identity.proof import enrolment_statement, prove, renewal_statement
-from fairlead.routing.agents.enrolment import Enrolment, EnrolmentRequest
+from fairlead.routing.agents.enrolment import Enrolment, EnrolmentRequest, EnrolmentStore
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, items
 
 START = 1_900_000_000_000
 """A time far in the future, because the server removes keys by its own clock."""
@@ -33,24 +42,25 @@ class EnrolmentSite:
     """An `Enrolment` on a server, the clock that it reads, and what an administrator does."""
 
     def __init__(self, store: Pipeliner) -> None:
-        self.now = START
-        self.tokens, self.keys = EnrolmentTokens(store), AgentKeys(store)
+        self.now, self.store = START, store
+        self.tokens, self.keys, self.pending = EnrolmentTokens(store), AgentKeys(store), PendingEnrolments(store)
         self.revoked: set[str] = set()
         self.enrolment = Enrolment(
             ISSUER,
             VERIFIER,
-            self.tokens,
-            self.keys,
+            EnrolmentStore(self.tokens, self.keys, self.pending),
             lambda: self.now,
             lambda: secrets.token_hex(8),
             LIFETIME,
             lambda thumbprint: thumbprint in self.revoked,
         )
 
-    async def token(self, *, agents: str = "*", uses: int = 1, minutes: int = 60, rate: int = 0) -> str:
+    async def token(
+        self, *, agents: str = "*", uses: int = 1, minutes: int = 60, rate: int = 0, approval: bool = False
+    ) -> str:
         id, digest, text = new_token(os.urandom(ID_BYTES + SECRET_BYTES))
         expires = START + minutes * 60_000
-        token = EnrolmentToken(id, digest, START, expires, agents, uses, rate=rate)
+        token = EnrolmentToken(id, digest, START, expires, agents, uses, rate=rate, approval=approval)
         await self.tokens.add(id, msgspec.json.encode(token), expires)
         return text
 
@@ -195,6 +205,61 @@ async def test_what_is_no_id_or_no_key_is_an_invalid_request(site: EnrolmentSite
     with pytest.raises(FairleadError) as refused:
         await site.enrolment.enrol(EnrolmentRequest(await site.token(), agent, key, ""))
     assert type(refused.value) is InvalidRequest
+
+
+async def test_who_waits_is_let_in_by_the_approval_of_its_own_key(site: EnrolmentSite) -> None:
+    token, key, other = await site.token(uses=3, approval=True), new_key(), new_key()
+    for _ in range(2):
+        with pytest.raises(ApprovalPending) as waits:
+            await site.enrol(token, "web-1", key)
+    assert waits.value.details["key"] == thumbprint(key.public)
+    with pytest.raises(ApprovalPending):
+        await site.enrol(token, "web-1", other)
+    waiting = await site.pending.all(await redis_now(site))
+    assert {(one.agent, one.thumbprint, one.state) for one in waiting} == {
+        ("web-1", thumbprint(key.public), "pending"), ("web-1", thumbprint(other.public), "pending"),
+    }  # fmt: skip
+    assert await site.keys.bound("web-1") == ""
+    assert await site.pending.decide("web-1", thumbprint(other.public), approved=True)
+    with pytest.raises(ApprovalPending):
+        await site.enrol(token, "web-1", key)
+    await site.enrol(token, "web-1", other)
+    assert await site.keys.bound("web-1") == thumbprint(other.public)
+    await site.enrol(token, "web-1", other)  # a repetition asks nobody
+    assert await site.pending.decide("web-1", thumbprint(key.public), approved=True)
+    assert await site.refusal(site.enrol(token, "web-1", key)) == "key", "an approval takes no id from another key"
+
+
+async def test_who_is_denied_is_refused_and_another_key_may_ask(site: EnrolmentSite) -> None:
+    token, key = await site.token(uses=3, approval=True), new_key()
+    with pytest.raises(ApprovalPending):
+        await site.enrol(token, "web-1", key)
+    assert await site.pending.decide("web-1", thumbprint(key.public), approved=False)
+    for _ in range(2):
+        with pytest.raises(EnrolmentDenied, match="an administrator has denied agent web-1"):
+            await site.enrol(token, "web-1", key)
+    with pytest.raises(ApprovalPending):
+        await site.enrol(token, "web-1", new_key())
+    assert not await site.pending.decide("web-2", thumbprint(key.public), approved=True)
+
+
+async def test_a_stolen_token_cannot_fill_the_list(site: EnrolmentSite) -> None:
+    few, many = await site.token(uses=2, approval=True), await site.token(uses=2 * PENDING_LIMIT, approval=True)
+    for n in range(2):
+        with pytest.raises(ApprovalPending):
+            await site.enrol(few, f"few-{n}", new_key())
+    with pytest.raises(Throttled):
+        await site.enrol(few, "few-2", new_key())
+    outcomes = await asyncio.gather(
+        *(site.enrol(many, f"many-{n}", new_key()) for n in range(PENDING_LIMIT)), return_exceptions=True
+    )
+    assert sum(isinstance(one, Throttled) for one in outcomes) == 2
+    assert len(await site.pending.all(await redis_now(site))) == PENDING_LIMIT
+
+
+async def redis_now(site: EnrolmentSite) -> int:
+    seconds, _ = items(await site.store.submit("TIME"))
+    return integer(seconds) * 1000
 
 
 async def test_a_token_enrols_at_its_rate(site: EnrolmentSite) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
 
 from support.gateway.platform_api import PLATFORM
 from support.gateway.process import GatewayProcess
@@ -125,3 +126,20 @@ def fleet(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactor
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture
+async def redis_of() -> AsyncIterator[Callable[[EmbeddedValkey], Awaitable[Pipeliner]]]:
+    """A client of a Valkey."""
+    made: list[Pipeliner] = []
+
+    async def look(server: EmbeddedValkey) -> Pipeliner:
+        store = Pipeliner(server.url)
+        made.append(store)
+        store.start()
+        assert await store.wait_available(10)
+        return store
+
+    yield look
+    for store in made:
+        await store.aclose()

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairlead.fleet.runs.keys import run_key
+
 from support.gateway.platform_api import PLATFORM
 from support.plain_http import plain_get
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
 if TYPE_CHECKING:
     from runs.conftest import MakeRunFleet, RunFleet
 
     from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+    from support.fixtures import RedisOf
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -120,3 +126,74 @@ def test_a_stream_of_results_is_taken_up_again_at_another_node(fleet: RunFleet) 
         assert fleet.results(run, 1, start, output="false") == whole[start:]
     beyond = plain_get(f"{fleet.nodes[1].api}/v1/runs/{run}/results?from=101", headers=PLATFORM)
     assert (beyond.status_code, beyond.json()["field"]) == (422, "from")
+
+
+def test_the_deadline_of_the_whole_run_ends_it(fleet: RunFleet) -> None:
+    swarm = fleet.agents(20, "late", 1)
+    swarm.freeze()
+    try:
+        began = time.monotonic()
+        run = fleet.begin(agents=[f"late-{n}" for n in range(20)], concurrency=5, deadline=60, run_deadline=2)
+        ended = fleet.end(run)
+        assert (ended["state"], ended["counts"]) == ("expired", {"timeout": 5, "not_started": 15})
+        assert time.monotonic() - began < 12
+    finally:
+        swarm.thaw()
+
+
+def test_the_node_of_the_agents_is_killed_and_every_target_ends(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    holder = fleet.node()
+    swarm = fleet.agents(200, "many", 1)
+    swarm.freeze()
+    run = fleet.begin(agents=[f"many-{n}" for n in range(200)], concurrency=50, deadline=5)
+    wait_until(lambda: fleet.get(run)["counts"].get("started", 0) == 50)
+    holder.signal(signal.SIGKILL)  # nobody has the agents from now on
+    ended = fleet.end(run, timeout=90)
+    assert ended["state"] == "done"
+    assert set(ended["counts"]) <= {"timeout", "offline", "expired"}
+    assert sum(ended["counts"].values()) == 200
+
+
+async def test_redis_is_killed_and_comes_back_with_its_data(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    fleet.node()
+    swarm = fleet.agents(TARGETS, "many", 1)
+    run = fleet.begin(agents=[f"many-{n}" for n in range(TARGETS)], concurrency=20, deadline=20)
+    wait_until(lambda: fleet.get(run)["counts"].get("ok", 0) >= 0.2 * TARGETS)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    await own_valkey.restart()
+    wait_until(lambda: plain_get(f"{fleet.nodes[0].api}/v1/runs/{run}", headers=PLATFORM).status_code == 200, 60)
+    ended = fleet.end(run)
+    # On a busy disk the server may have lost its last moments, and with them ends that it had acknowledged.
+    assert (ended["state"], set(ended["counts"]) <= {"ok", "timeout"}) == ("done", True)
+    assert ended["counts"]["ok"] > 0.9 * TARGETS
+    lines = fleet.results(run, output="false")
+    assert sorted(line["agent"] for line in lines[:-1]) == sorted(f"many-{n}" for n in range(TARGETS))
+    swarm.process.send_signal(signal.SIGINT)
+
+
+async def test_redis_loses_the_run_and_its_followers_are_told(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    swarm = fleet.agents(10, "lost")
+    swarm.freeze()
+    store = await redis_of(own_valkey)
+    run = fleet.begin(agents=[f"lost-{n}" for n in range(10)], deadline=60)
+    wait_until(lambda: fleet.get(run)["counts"].get("started", 0) == 10)
+    with ThreadPoolExecutor(1) as pool:
+        followed = pool.submit(fleet.results, run, progress="true")
+        await until(lambda: store.submit("HGET", run_key(run), "w"))  # the stream has begun
+        await store.submit("FLUSHALL")
+        lines = await asyncio.to_thread(followed.result, 30)
+    assert lines[-1]["error"]["code"] == "record_lost"
+    await asyncio.to_thread(wait_until, lambda: "is not driven here any more: gone" in fleet.nodes[0].log())
+    swarm.thaw()

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -180,3 +181,33 @@ def test_the_command_line_runs_and_groups_what_the_agents_returned(fleet: RunFle
     detached = command_line(fleet, "run", "sys.info", "--agents", "all-1", "--detach", "--abort-after", "5%")
     again = command_line(fleet, "runs", "results", detached.stdout.decode().strip())
     assert again.stdout.startswith(b"== 1 agent ok: all-1"), again
+
+
+def test_large_outputs_are_cut_in_the_stream_and_compared_as_a_whole(fleet: RunFleet) -> None:
+    agents = [f"all-{n}" for n in range(80, 84)]
+    run = fleet.begin(agents=agents, payload={"bytes": 200_000})
+    ended = fleet.end(run)
+    (outcome,) = ended["outcomes"]
+    assert (outcome["count"], len(outcome["digest"])) == (4, 32)
+    for line in fleet.results(run)[:-1]:
+        assert line["truncated"]
+        assert sum(len(part["text"]) for part in line["output"]) == 64 << 10
+    huge = fleet.end(fleet.begin(agents=agents[:2], payload={"bytes": 1_500_000}))
+    assert (huge["counts"], huge["outcomes"][0]["digest"]) == ({"ok": 2}, None)
+
+
+def test_progress_is_told_while_a_run_is_followed(fleet: RunFleet) -> None:
+    swarm = fleet.agents(5, "slow", 1)
+    swarm.freeze()
+    thaw = threading.Timer(3.0, swarm.thaw)
+    thaw.start()
+    try:
+        run = fleet.begin(agents=[*(f"all-{n}" for n in range(20)), *(f"slow-{n}" for n in range(5))])
+        lines = fleet.results(run, node=1, progress="true", output="false")
+    finally:
+        thaw.join()
+    told = [line["progress"]["counts"] for line in lines if "progress" in line]
+    assert {"ok": 20, "started": 5} in told
+    assert all(sum(counts.values()) == 25 for counts in told)
+    assert lines[-1] == {"end": {"state": "done", "counts": {"ok": 25}}}
+    assert len([line for line in lines if "offset" in line]) == 25

@@ -28,6 +28,7 @@ from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_probl
 from fairlead.app.link_endpoint import LinkEndpoint
 from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.access.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
+from fairlead.app.routes.access.pending_agents import PendingAgentRoutes
 from fairlead.app.routes.access.rights import RightsRoutes
 from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
@@ -106,12 +107,12 @@ def _hosts(node: Node, development: bool) -> HostRules:
     )
 
 
-def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
-    auditor = Auditor(node.audit_log)
+def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
+    """The handler of each operation, by its name."""
     commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
     rights, enrolment, nodes = RightsRoutes(node), EnrolmentTokenRoutes(node, auditor), NodeRoutes(node, auditor)
-    handlers: dict[str, Handler] = {
+    pending = PendingAgentRoutes(node, auditor)
+    return {
         "postCommand": commands.post,
         "getCommand": commands.get,
         "cancelCommand": commands.delete,
@@ -133,12 +134,21 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
         "listEnrolmentTokens": enrolment.list,
         "createEnrolmentToken": enrolment.create,
         "revokeEnrolmentToken": enrolment.revoke,
+        "listPendingAgents": pending.list,
+        "approveAgent": pending.approve,
+        "denyAgent": pending.deny,
         "releaseAgent": enrolment.release,
         "revokeAgentKey": enrolment.revoke_key,
         "whoami": rights.whoami,
         "canI": rights.can_i,
         "getOpenapi": _openapi,
     }
+
+
+def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
+    """The application on the API port: every operation of the OpenAPI document, behind the guard."""
+    auditor = Auditor(node.audit_log)
+    handlers = _handlers(node, auditor)
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
         resources.setdefault(operation.path, Resource(node.authorizer, auditor)).add(

@@ -39,6 +39,7 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
+from fairlead.client.pending_agents import PendingAgentInfo, PendingAgents
 from fairlead.client.run import FollowedRun, RunRequests
 from fairlead.client.run_models import EndedGroup, EndedTarget, RunPreview, RunProgress, RunStatus
 from fairlead.client.transport import ConnectionLost, addresses, check_address
@@ -67,6 +68,8 @@ __all__ = [
     "NewEnrolmentToken",
     "NewToken",
     "NodeInfo",
+    "PendingAgentInfo",
+    "PendingAgents",
     "Permission",
     "RankedLink",
     "Ranking",

@@ -31,6 +31,7 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
+from fairlead.client.pending_agents import PendingAgents
 from fairlead.client.run import RunRequests
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
@@ -86,6 +87,7 @@ class Client:
         self.runs = RunRequests(self._transport)
         """The requests about runs: one method on many agents."""
         self._signer = signer
+        self.pending_agents = PendingAgents(self._transport)
 
     async def __aenter__(self) -> Client:
         return self
@@ -255,11 +257,25 @@ class Client:
         return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
 
     async def create_enrolment_token(
-        self, agents: str, uses: int, lifetime: float, labels: Mapping[str, str] | None = None, rate: int = 0
+        self,
+        agents: str,
+        uses: int,
+        lifetime: float,
+        labels: Mapping[str, str] | None = None,
+        rate: int = 0,
+        approval: bool = False,
     ) -> NewEnrolmentToken:
         """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
-        seconds, and get `labels`; with a `rate`, at most so many in a minute."""
-        order = {"agents": agents, "uses": uses, "lifetime": lifetime, "labels": dict(labels or {}), "rate": rate}
+        seconds, and get `labels`; with a `rate`, at most so many in a minute, and with `approval` when an administrator
+        has approved each of them."""
+        order = {
+            "agents": agents,
+            "uses": uses,
+            "lifetime": lifetime,
+            "labels": dict(labels or {}),
+            "rate": rate,
+            "approval": approval,
+        }
         headers = {"Content-Type": "application/json"}
         request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
         return await self._ask(request, NewEnrolmentToken)

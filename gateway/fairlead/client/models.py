@@ -174,6 +174,7 @@ class EnrolmentTokenInfo:
     expired: bool = False
     labels: dict[str, str] = field(default_factory=dict)
     rate: int = 0
+    approval: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,6 +56,8 @@ fl1:enrolment:{id}     hash    an enrolment token, and a field for each agent an
                                enrolment; a week after the token has expired
 fl1:enrolment_tokens   zset    ids of enrolment tokens → when they expire (ms). Written by the API; no TTL, those that
                                expired a week ago are removed
+fl1:pending_enrolments hash    `agent thumbprint` → an enrolment that waits for an administrator, or what was decided.
+                               Written by enrolment and the API; a day after the agent has asked last
 fl2:bound_key:{s}:a    string  thumbprint of the key that an agent's id is bound to, or `revoked` and that thumbprint.
                                Written by enrolment, claim and the API; no TTL, but a week once it was released, as ""
 fl1:revoked_keys       zset    `time thumbprint agent` of each key that was revoked lately → that time (ms). Written by
@@ -92,6 +94,7 @@ SCALING_HISTORY = "fl1:scaling_history"
 SERVICE_TOKENS = "fl1:service_tokens"
 ENROLMENT_TOKENS = "fl1:enrolment_tokens"
 REVOKED_KEYS = "fl1:revoked_keys"
+PENDING_ENROLMENTS = "fl1:pending_enrolments"
 
 EVENTS_LIMIT = 100_000
 """Events of the whole fleet that are kept."""
@@ -132,7 +135,7 @@ KEY_TYPES = {
     "fl1:link_stats": "string", "fl1:worst_links": "string", "fl1:inbox": "stream", MOVES: "hash",
     SCALING_HISTORY: "string", SERVICE_TOKENS: "hash", ENROLMENT_TOKENS: "zset", "fl1:enrolment": "hash",
     "fl2:bound_key": "string", REVOKED_KEYS: "zset", EVENTS: "stream", EVENTS_BYTES: "string",
-    EVENTS_TRIMMED: "string",
+    EVENTS_TRIMMED: "string", PENDING_ENROLMENTS: "hash",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 

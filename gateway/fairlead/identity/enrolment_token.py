@@ -32,8 +32,8 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?-]+\Z")
 
 class EnrolmentToken(msgspec.Struct, frozen=True):
     """A token as it is stored. Times are Unix times in ms; `agents` is the pattern of the ids, `uses` the number of
-    agents that it enrols, `labels` those that it gives them, and `rate` how many it enrols in a minute, 0 for any
-    number."""
+    agents that it enrols, `labels` those that it gives them, `rate` how many it enrols in a minute, 0 for any number,
+    and with `approval` an administrator has to approve each of them."""
 
     id: str
     digest: str
@@ -44,6 +44,7 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
     created_by: str = ""
     labels: dict[str, str] = {}
     rate: int = 0
+    approval: bool = False
 
 
 def new_token(draw: bytes) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ the agent's installation stays as small as it is.
 
 from __future__ import annotations
 
+import email.message
 import http.client
 import ssl as tls
 import urllib.error
@@ -21,6 +22,8 @@ from fairlead.text import plain
 TIMEOUT: Final = 10.0
 """Seconds for each step of a request."""
 ANSWER_LIMIT: Final = 64 << 10
+PENDING: Final = 202
+"""The status of an enrolment that waits for an administrator."""
 LINK_PATH: Final = "/v1/link"
 
 
@@ -79,18 +82,27 @@ class EnrolmentClient:
         )
         try:
             with self._opener.open(request, timeout=TIMEOUT) as answer:
-                return _decode(answer.read(ANSWER_LIMIT))
+                content = answer.read(ANSWER_LIMIT)
+                if answer.status == PENDING:
+                    raise ConnectionRefused(
+                        f"the gateway lets this agent wait{_detail(content)}", PENDING, _pause(answer.headers)
+                    )
+                return _decode(content)
         except urllib.error.HTTPError as e:
             with e:
                 detail = _detail(e.read(ANSWER_LIMIT))
-            wait = e.headers.get("Retry-After") or ""
-            pause = float(wait) if wait.isascii() and wait.isdigit() else None
-            raise ConnectionRefused(f"{url} answered {e.code}{detail}", e.code, pause) from e
+            raise ConnectionRefused(f"{url} answered {e.code}{detail}", e.code, _pause(e.headers)) from e
         except (OSError, http.client.HTTPException) as e:
             reason = getattr(e, "reason", e)
             raise ConnectionRefused(f"{url} cannot be reached: {plain(str(reason))}") from e
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise ConnectionRefused(f"{url} gave an answer that is no credential: is it a gateway?") from e
+
+
+def _pause(headers: http.client.HTTPMessage | email.message.Message) -> float | None:
+    """The Retry-After in seconds; None without one."""
+    wait = headers.get("Retry-After") or ""
+    return float(wait) if wait.isascii() and wait.isdigit() else None
 
 
 def _detail(body: bytes) -> str:

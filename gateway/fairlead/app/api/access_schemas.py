@@ -68,6 +68,7 @@ class NewEnrolmentToken(Struct, forbid_unknown_fields=True):
     rate: Annotated[
         int, Meta(ge=0, le=100_000, description="How many agents it enrols in a minute at most; 0 for any number.")
     ] = 0
+    approval: Annotated[bool, Meta(description="An administrator has to approve each agent.")] = False
 
 
 class StoredEnrolmentToken(Struct):
@@ -84,6 +85,7 @@ class StoredEnrolmentToken(Struct):
     expired: bool
     labels: dict[str, str]
     rate: int
+    approval: bool
 
 
 class CreatedEnrolmentToken(StoredEnrolmentToken, kw_only=True):
@@ -96,6 +98,32 @@ class EnrolmentTokenList(Struct):
     """All enrolment tokens, the newest first."""
 
     tokens: list[StoredEnrolmentToken]
+
+
+class PendingAgent(Struct):
+    """An agent that wants to enrol and waits for an administrator. `key` is the thumbprint of its key (RFC 7638)."""
+
+    agent: str
+    key: str
+    state: Annotated[
+        str, Meta(description="`pending`; or `approved` or `denied`, until its agent asks again or a day has passed.")
+    ]
+    token: Annotated[str, Meta(description="The id of its enrolment token.")]
+    address: Annotated[str, Meta(description="Where it asked from last.")]
+    first: Annotated[str, Meta(description="When it asked first.")]
+    last: Annotated[str, Meta(description="When it asked last, or when it was decided.")]
+
+
+class PendingAgentList(Struct):
+    """All agents that wait, ordered by id and by time."""
+
+    agents: list[PendingAgent]
+
+
+class ShownKey(Struct, forbid_unknown_fields=True):
+    """The key that the administrator was shown: no other one is approved or denied."""
+
+    key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z", description="The thumbprint of the key.")]
 
 
 class RevokedAgentKey(Struct):

@@ -205,6 +205,23 @@ OPERATIONS = (
         params=(Param("agents", "Revoke the keys of all agents that it has enrolled, too.", FLAG),),
     ),
     Operation(
+        "get", "/v1/pending-agents", "listPendingAgents",
+        "List the agents that want to enrol and wait for an administrator.", "All agents that wait.",
+        200, access_schemas.PendingAgentList, faults=LATER, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "post", "/v1/pending-agents/{agent}/approval", "approveAgent",
+        "Approve the enrolment of an agent with a key: it gets its credential when it asks again.",
+        "The enrolment is approved.", 204, None, takes=access_schemas.ShownKey, faults=(400, 413, *KNOWN),
+        needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "post", "/v1/pending-agents/{agent}/denial", "denyAgent",
+        "Deny the enrolment of an agent with a key. It is refused for a day.",
+        "The enrolment is denied.", 204, None, takes=access_schemas.ShownKey, faults=(400, 413, *KNOWN),
+        needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
         "delete", "/v1/agents/{agent}/key", "releaseAgent",
         "Release the id of an agent from its key, so that another key may enrol with the id. Links that are open stay.",
         "The id is released.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),

@@ -21,6 +21,8 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Unauthorized: (401, "Unauthorized"),
     errors.Forbidden: (403, "Forbidden"),
     errors.PermissionDenied: (403, "Not permitted"),
+    errors.EnrolmentDenied: (403, "Enrolment denied"),
+    errors.ApprovalPending: (202, "Approval pending"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results have been trimmed"),

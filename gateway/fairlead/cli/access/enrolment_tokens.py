@@ -62,16 +62,26 @@ def enrolment_tokens() -> None:
     metavar="N/m",
     help="How many agents it enrols in a minute, or with N/s in a second.",
 )
+@click.option("--approval", is_flag=True, help="Let each agent wait until `fairlead agents approve`.")
 @click.argument("agents", metavar="PATTERN")
 def create(
-    api: str, token: str | None, uses: int, lifetime: float, labels: dict[str, str], rate: int, agents: str
+    api: str,
+    token: str | None,
+    uses: int,
+    lifetime: float,
+    labels: dict[str, str],
+    rate: int,
+    approval: bool,
+    agents: str,
 ) -> None:
     """Create an enrolment token: fairlead enrolment-tokens create 'web-*' --uses 20 -l env=prod
 
     PATTERN says which ids may enrol with it: `?` stands for one character, `*` for any number of them. Prints the
     token, which is not shown again.
     """
-    made = call_api(api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate))
+    made = call_api(
+        api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate, approval)
+    )
     click.echo(
         f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
         "not shown again",
@@ -96,6 +106,7 @@ def ls(api: str, token: str | None, output: str) -> None:
         (
             *row,
             f"{one.rate}/m" if one.rate else "-",
+            "by hand" if one.approval else "-",
             ",".join(f"{key}={value}" for key, value in one.labels.items()) or "-",
             one.created,
             one.created_by,
@@ -106,7 +117,7 @@ def ls(api: str, token: str | None, output: str) -> None:
         [one.id for one in found],
         {"tokens": msgspec.to_builtins(found)},
         format_table(head, rows),
-        format_table((*head, "RATE", "LABELS", "CREATED", "BY"), wide),
+        format_table((*head, "RATE", "APPROVAL", "LABELS", "CREATED", "BY"), wide),
     )
     click.echo(render(view, output), nl=False)
 

@@ -19,7 +19,7 @@ from fairlead.cli.output.table import format_pairs, format_table
 from fairlead.cli.output.watch import print_view, watch_option
 
 if TYPE_CHECKING:
-    from fairlead.client import Agent, AgentDetail, Client
+    from fairlead.client import Agent, AgentDetail, Client, PendingAgentInfo
 
 
 @click.group(cls=Group)
@@ -122,6 +122,68 @@ def revoke(api: str, token: str | None, agent_id: str) -> None:
     )
 
 
+@agents.command("pending", short_help="List agents that wait for an approval.")
+@api_options
+@output_option
+@watch_option
+def pending(api: str, token: str | None, output: str, watch: bool) -> None:
+    """List the agents that want to enrol and wait for an approval, with the thumbprints of their keys.
+
+    An agent logs the thumbprint of its own key: compare them before you approve.
+    """
+
+    async def fetch(client: Client) -> View:
+        return _pending_view(await client.pending_agents.list())
+
+    view = call_api(api, token, lambda client: print_view(client, fetch, output, watch))
+    if not view.names:
+        click.echo("no agent waits for an approval", err=True)
+
+
+@agents.command("approve", short_help="Approve the enrolment of an agent.")
+@api_options
+@click.option("--key", metavar="THUMBPRINT", help="The key to approve; needed if several wait for this id.")
+@click.argument("agent_id", metavar="AGENT")
+def approve(api: str, token: str | None, key: str | None, agent_id: str) -> None:
+    """Approve the enrolment of an agent that waits: it gets its credential when it asks again, within half a minute."""
+
+    async def work(client: Client) -> str:
+        chosen = await _waiting_key(client, agent_id, key)
+        await client.pending_agents.approve(agent_id, chosen)
+        return chosen
+
+    click.echo(f"approved {agent_id} with the key {call_api(api, token, work)}", err=True)
+
+
+@agents.command("deny", short_help="Deny the enrolment of an agent.")
+@api_options
+@click.option("--key", metavar="THUMBPRINT", help="The key to deny; needed if several wait for this id.")
+@click.argument("agent_id", metavar="AGENT")
+def deny(api: str, token: str | None, key: str | None, agent_id: str) -> None:
+    """Deny the enrolment of an agent that waits. Its key is refused for a day; another key may ask for the id."""
+
+    async def work(client: Client) -> str:
+        chosen = await _waiting_key(client, agent_id, key)
+        await client.pending_agents.deny(agent_id, chosen)
+        return chosen
+
+    click.echo(f"denied {agent_id} with the key {call_api(api, token, work)}", err=True)
+
+
+async def _waiting_key(client: Client, agent: str, key: str | None) -> str:
+    """The key that waits for this id. Raises UsageError if there is none, or several and none is named."""
+    waiting = [one for one in await client.pending_agents.list() if one.agent == agent and key in (None, one.key)]
+    if not waiting:
+        with_key = f" with the key {key}" if key else ""
+        raise click.UsageError(
+            f"no agent {agent!r}{with_key} waits for an approval: `fairlead agents pending` lists all"
+        )
+    if len(waiting) > 1:
+        keys = ", ".join(one.key for one in waiting)
+        raise click.UsageError(f"{len(waiting)} keys wait for {agent!r}: name one with --key: {keys}")
+    return waiting[0].key
+
+
 @agents.command("rm", short_help="Remove agents that have left.")
 @api_options
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
@@ -158,6 +220,15 @@ def rm(ctx: click.Context, api: str, token: str | None, yes: bool, agent_ids: tu
         return left
 
     ctx.exit(exit_codes.FAILED if call_api(api, token, remove) else exit_codes.OK)
+
+
+def _pending_view(found: list[PendingAgentInfo]) -> View:
+    import msgspec
+
+    rows = [(one.agent, one.key, one.state, one.address or "-", one.token, one.first, one.last) for one in found]
+    head = ("AGENT", "KEY", "STATE", "ADDRESS", "TOKEN", "FIRST", "LAST")
+    lines = format_table(head, rows)
+    return View([one.agent for one in found], {"agents": msgspec.to_builtins(found)}, lines, lines)
 
 
 def _list_view(found: list[Agent]) -> View:

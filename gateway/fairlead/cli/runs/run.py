@@ -96,6 +96,8 @@ def run(
     what = _payload(payload, arguments)
     pace = _pace(terms)
 
+    _warn_unsigned()
+
     async def work(client: Client) -> int:
         if dry_run:
             return await preview(client, method, listed, selector or "", output)
@@ -162,6 +164,16 @@ def _ask(api: str, token: str | None, run_id: str, wish: str) -> None:
     from fairlead.cli.runs.run_output import ask_for
 
     call_api(api, token, lambda client: ask_for(client, run_id, wish))
+
+
+def _warn_unsigned() -> None:
+    """Tell a user whose commands are signed that those of a run are not."""
+    import os
+
+    from fairlead.cli.terminal.results import notify
+
+    if os.environ.get("FAIRLEAD_SIGN_WITH") or os.environ.get("FAIRLEAD_SIGN_COMMAND"):
+        notify("a run is not signed: agents with trusted keys refuse it, and run only what `fairlead exec` signs")
 
 
 def _payload(given: str | None, arguments: tuple[str, ...]) -> object:

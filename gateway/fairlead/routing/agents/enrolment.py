@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
-from fairlead.errors import Throttled, Unauthorized
+from fairlead.errors import ApprovalPending, EnrolmentDenied, Throttled, Unauthorized
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
+from fairlead.fleet.tokens.pending_enrolments import PendingEnrolments
 from fairlead.identity.agent_key import public_key, thumbprint
 from fairlead.identity.credential import AgentCredential, CredentialIssuer, CredentialVerifier
 from fairlead.identity.enrolment_token import EnrolmentToken, check_enrolment, split_token
@@ -34,13 +36,24 @@ class EnrolmentRequest(msgspec.Struct, frozen=True):
     proof: str
 
 
+PENDING_AGAIN = 15
+"""Seconds until an agent whose enrolment waits asks again."""
+
+
+class EnrolmentStore(NamedTuple):
+    """What enrolment reads and writes in Redis."""
+
+    tokens: EnrolmentTokens
+    keys: AgentKeys
+    pending: PendingEnrolments
+
+
 class Enrolment:
     def __init__(
         self,
         issuer: CredentialIssuer,
         verifier: CredentialVerifier,
-        tokens: EnrolmentTokens,
-        keys: AgentKeys,
+        stored: EnrolmentStore,
         now: Callable[[], int],
         new_id: Callable[[], str],
         lifetime: int,
@@ -50,8 +63,7 @@ class Enrolment:
         `revoked` tells whether the key with a thumbprint was revoked."""
         self._issuer = issuer
         self._verifier = verifier
-        self.tokens = tokens
-        self.keys = keys
+        self._tokens, self._keys, self._pending = stored
         self._now = now
         self._new_id = new_id
         self.lifetime = lifetime
@@ -68,18 +80,21 @@ class Enrolment:
             raise _revoked(credential.agent)
         return credential
 
-    async def enrol(self, request: EnrolmentRequest) -> str:
-        """A credential for a new agent. Raises InvalidRequest, Unauthorized, Throttled if the token has enrolled too
-        many in the last minute, or BusUnavailable."""
+    async def enrol(self, request: EnrolmentRequest, address: str = "") -> str:
+        """A credential for a new agent, which comes from `address`. Raises InvalidRequest, Unauthorized, Throttled if
+        the token has enrolled too many in the last minute, ApprovalPending, EnrolmentDenied, or BusUnavailable."""
         agent, public = check_agent_id(request.agent), public_key(request.key)
         id, secret = split_token(request.token) or ("", "")
-        stored = await self.tokens.read(id) if id else None
+        stored = await self._tokens.read(id) if id else None
         token = None if stored is None else _decode(stored.token)
         # Whether a use is left is decided by `use`, which knows an agent that repeats its enrolment.
         check_enrolment(token, secret, agent, 0, self._now())
         assert token is not None
         check_proof(public, request.proof, enrolment_statement(id, agent, public))
-        use = await self.tokens.use(id, agent, thumbprint(public), token.uses, token.rate)
+        waits = token.approval and await self._keys.bound(agent) != thumbprint(public)
+        if waits:
+            await self._require_approval(token, agent, thumbprint(public), address)
+        use = await self._tokens.use(id, agent, thumbprint(public), token.uses, token.rate)
         if use.wait_ms:
             raise Throttled(
                 f"enrolment token {id} enrols {token.rate} agents a minute: try again later",
@@ -88,8 +103,30 @@ class Enrolment:
         if not use.taken:
             check_enrolment(token, secret, agent, token.uses, self._now())
         await self._check_binding(agent, public)
+        if waits:
+            await self._pending.forget(agent, thumbprint(public))
         logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
         return self._issue(agent, public, token.labels)
+
+    async def _require_approval(self, token: EnrolmentToken, agent: str, key: str, address: str) -> None:
+        state = await self._pending.ask(agent, key, token.id, address, token.uses)
+        if state == "approved":
+            logger.info("the enrolment of agent %s with key %s was approved", agent, key)
+        elif state == "denied":
+            raise EnrolmentDenied(
+                f"an administrator has denied agent {agent} with key {key}: enrol with another key, or ask again a day "
+                "after that"
+            )
+        elif state == "full":
+            raise Throttled(
+                f"too many agents wait for an approval of enrolment token {token.id}: try again later",
+                retry_after=4 * PENDING_AGAIN,
+            )
+        else:
+            raise ApprovalPending(
+                f"agent {agent} with key {key} waits for an administrator (`fairlead agents approve {agent}`)",
+                key=key, retry_after=PENDING_AGAIN,
+            )  # fmt: skip
 
     async def renew(self, text: str, proof: str) -> str:
         """A credential in place of an earlier one, which may have expired: an agent that was away for long still has
@@ -101,14 +138,14 @@ class Enrolment:
 
     async def check_bound(self, credential: AgentCredential) -> None:
         """Raises Unauthorized if the credential's id is not, or no longer, bound to its key."""
-        bound = await self.keys.bound(credential.agent)
+        bound = await self._keys.bound(credential.agent)
         if bound != credential.thumbprint:
             raise _refusal(credential.agent, bound)
 
     async def _check_binding(self, agent: str, public: bytes) -> None:
         if self._revoked(thumbprint(public)):
             raise _revoked(agent)
-        bound = await self.keys.bind(agent, thumbprint(public))
+        bound = await self._keys.bind(agent, thumbprint(public))
         if bound != thumbprint(public):
             logger.warning("refused to enrol agent %s with key %s: the id has %s", agent, thumbprint(public), bound)
             raise _refusal(agent, bound)

@@ -12,9 +12,10 @@ from typing import Any
 
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
+from fairlead.fleet.tokens.pending_enrolments import PendingEnrolments
 from fairlead.fleet.tokens.revoked_keys import RevokedKeys
 from fairlead.hub.hub import Hub
-from fairlead.routing.agents.enrolment import Enrolment
+from fairlead.routing.agents.enrolment import Enrolment, EnrolmentStore
 from fairlead.routing.agents.issuer_key import IssuerKeyFile
 from fairlead.routing.agents.key_revocations import KeyRevocations
 from fairlead.settings import Settings
@@ -27,6 +28,7 @@ class IdentityRegistry:
         """`now` is Redis TIME in ms. Raises ConfigError if the issuer's key cannot be used."""
         self.tokens = EnrolmentTokens(store)
         self.keys = AgentKeys(store)
+        self.pending = PendingEnrolments(store)
         self.revocations = KeyRevocations(RevokedKeys(store), hub, now)
         self.enrolment: Enrolment | None = None
         """None if no key of an issuer is set: agents then have the shared token alone."""
@@ -34,8 +36,8 @@ class IdentityRegistry:
         if settings.issuer_key is not None:
             self._file = file = IssuerKeyFile(settings.issuer_key, settings.audience)
             self.enrolment = Enrolment(
-                file.issuer, file.verifier, self.tokens, self.keys, now, lambda: secrets.token_hex(16),
-                int(settings.credential_lifetime), self.revocations.holds,
+                file.issuer, file.verifier, EnrolmentStore(self.tokens, self.keys, self.pending), now,
+                lambda: secrets.token_hex(16),                int(settings.credential_lifetime), self.revocations.holds,
             )  # fmt: skip
 
     def watch(self, metrics: Metrics) -> None:

@@ -124,11 +124,12 @@ class RunResults:
         async for command, page in map_bounded(read, commands, AT_ONCE):
             if isinstance(page, Exception):
                 raise page
-            output, record, truncated = [], None, False
+            output: list[Result] = []
+            record, truncated = None, False
             if isinstance(page, ResultPage):
-                output = page.results
+                output, truncated = _beginning(page.results)
                 record = page.ended or await self._records.look_up(command)
-                truncated = page.ended is None
+                truncated = truncated or page.ended is None
             results.append(TargetResult(offset + at, names[at], command, ends[at], record, output, truncated))
             at += 1
         return results
@@ -152,6 +153,23 @@ class _Agents:
         if place >= len(part):
             raise RecordLost(f"the record of run {self._run} is gone, because it has expired or Redis has lost data")
         return part[place]
+
+
+def _beginning(results: list[Result]) -> tuple[list[Result], bool]:
+    """The first OUTPUT_BYTES of the output, and whether there is more: a page has whole chunks, and often too many."""
+    kept: list[Result] = []
+    left = OUTPUT_BYTES
+    for result in results:
+        if len(result.payload) > left:
+            end = max(
+                (at for at in range(left, max(left - 4, -1), -1) if result.payload[at] & 0xC0 != 0x80), default=left
+            )
+            # Not within a character of UTF-8, as the whole output would no longer be text then.
+            kept.append(msgspec.structs.replace(result, payload=result.payload[:end]))
+            return kept, True
+        kept.append(result)
+        left -= len(result.payload)
+    return kept, False
 
 
 def unknown_run(run: str) -> CommandUnknown:

@@ -13,7 +13,7 @@ import msgspec
 
 from fairlead.bus.doorbell import ResultsAdded
 from fairlead.bus.inbox import Inbox
-from fairlead.errors import BusUnavailable, IdempotencyConflict
+from fairlead.errors import BusUnavailable, IdempotencyConflict, NotAnswered, OutcomeUnknown
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.runs.run_record import OwnedRun, RunGroup, RunRow, RunTerms
 from fairlead.fleet.runs.runs import AGENTS_A_BLOB, Runs
@@ -59,8 +59,8 @@ class RunService:
     ) -> tuple[str, bool]:
         """Begin a run here. Returns its id, and whether it was posted before under the same Idempotency-Key.
 
-        Raises IdempotencyConflict, Unavailable, StoreFull and BusUnavailable, after all of which nothing runs, unless
-        Redis did not answer: the run may then begin, and the same post under the same key tells.
+        Raises IdempotencyConflict, Unavailable, StoreFull and BusUnavailable, after all of which nothing runs, and
+        OutcomeUnknown, after which some node may drive the run.
         """
         self._keeper.check_room()
         self._memory.check_command(len(payload))
@@ -78,7 +78,14 @@ class RunService:
             run = first
         life = terms.expires - terms.created + 2 * self._retention_ms
         valid = self.now + POST_VALID_MS
-        taken = await self._runs.create(run, self._membership.lease, terms, payload, agents, life, valid)
+        try:
+            taken = await self._runs.create(run, self._membership.lease, terms, payload, agents, life, valid)
+        except NotAnswered as e:
+            raise OutcomeUnknown(
+                f"{e}; whether run {run} was accepted is not known: once Redis answers, GET /v1/runs/{run} shows it, "
+                "and so does the same post under the same Idempotency-Key",
+                id=run,
+            ) from e
         if taken is None:
             return run, True
         owned = OwnedRun(run, terms, payload, list(agents), taken.gen, taken.until, 0)

@@ -64,7 +64,16 @@ class EnrolmentTokenRoutes:
         id, digest, text = new_token(secrets.token_bytes(ID_BYTES + SECRET_BYTES))
         expires = now + int(body.lifetime * 1000)
         token = EnrolmentToken(
-            id, digest, now, expires, check_pattern(body.agents), body.uses, creator.identity, body.labels, body.rate
+            id,
+            digest,
+            now,
+            expires,
+            check_pattern(body.agents),
+            body.uses,
+            creator.identity,
+            body.labels,
+            body.rate,
+            body.approval,
         )
         labels = "".join(f" {key}={value}" for key, value in body.labels.items())
         rate = f" at {token.rate}/m" if token.rate else ""
@@ -150,5 +159,5 @@ class EnrolmentTokenRoutes:
         token = _decode(stored.token)
         return access_schemas.StoredEnrolmentToken(
             token.id, token.agents, token.uses, stored.used, iso(token.created) or "", token.created_by,
-            iso(token.expires) or "", token.expires <= self._membership.now(), token.labels, token.rate,
+            iso(token.expires) or "", token.expires <= self._membership.now(), token.labels, token.rate, token.approval,
         )  # fmt: skip

@@ -65,7 +65,7 @@ class EnrolmentRoutes:
         body = await read_body(request, BODY_LIMIT)
         try:
             if scope["path"] == ENROLMENTS_PATH:
-                issued = await self._enrolment.enrol(decoded(_enrolment, body))
+                issued = await self._enrolment.enrol(decoded(_enrolment, body), client_key(scope))
             else:
                 renewal = decoded(_renewal, body)
                 issued = await self._enrolment.renew(renewal.credential, renewal.proof)

@@ -1,0 +1,55 @@
+"""The agents that want to enrol and wait for an administrator: `Client.pending_agents`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.client.transport import Request, Transport
+from fairlead.errors import FairleadError
+from fairlead.wire.ids import check_agent_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAgentInfo:
+    """An agent that waits. `key` is the thumbprint of its key, `state` pending, approved or denied, `token` the id of
+    its enrolment token. Times are RFC 3339."""
+
+    agent: str
+    key: str
+    state: str = "pending"
+    token: str = ""
+    address: str = ""
+    first: str = ""
+    last: str = ""
+
+
+class _PendingList(msgspec.Struct):
+    agents: list[PendingAgentInfo]
+
+
+class PendingAgents:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> list[PendingAgentInfo]:
+        """All, ordered by id and by time."""
+        api, body = await self._transport.call(Request("GET", "/v1/pending-agents"))
+        try:
+            return msgspec.json.decode(body, type=_PendingList).agents
+        except msgspec.MsgspecError as e:
+            raise FairleadError(f"{api} answered GET /v1/pending-agents with something else: {e}") from e
+
+    async def approve(self, agent: str, key: str) -> None:
+        """Approve the enrolment of an agent with this key."""
+        await self._decide(agent, key, "approval")
+
+    async def deny(self, agent: str, key: str) -> None:
+        """Deny the enrolment of an agent with this key, for a day."""
+        await self._decide(agent, key, "denial")
+
+    async def _decide(self, agent: str, key: str, what: str) -> None:
+        path = f"/v1/pending-agents/{check_agent_id(agent)}/{what}"
+        body = msgspec.json.encode({"key": key})
+        await self._transport.call(Request("POST", path, None, {"Content-Type": "application/json"}, body))

@@ -1,0 +1,71 @@
+"""The enrolments that wait for an administrator, in Redis: one hash with an entry for each agent and key.
+
+A bounded number of them is kept, each until its agent has not asked for a day. Raises BusUnavailable if Redis does not
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from fairlead.fleet import lua, schema
+from fairlead.store.answer import Answer
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Reply, table, text
+
+PENDING_LIMIT: Final = 1_000
+"""Enrolments of a fleet that wait."""
+KEPT_MS: Final = 24 * 3600_000
+"""How long one is kept after its agent has asked last, and how long a denial holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingEnrolment:
+    """`state` is pending, approved or denied; `first` and `last` are when it was asked for (Redis TIME in ms), and
+    `token` is the id of the enrolment token."""
+
+    agent: str
+    thumbprint: str
+    state: str
+    first: int
+    last: int
+    token: str
+    address: str
+
+
+class PendingEnrolments:
+    def __init__(self, store: Pipeliner) -> None:
+        self._store = store
+
+    def ask(self, agent: str, thumbprint: str, token: str, address: str, most: int) -> Answer[str]:
+        """Whether the enrolment was `approved` or `denied`; otherwise it is `pending` from now on, unless the list is
+        `full` or the token has `most` others there."""
+        reply = self._store.run(
+            lua.ASK_APPROVAL, (schema.PENDING_ENROLMENTS,),
+            (f"{agent} {thumbprint}", token, address, KEPT_MS, PENDING_LIMIT, most),
+        )  # fmt: skip
+        return Answer(reply, text)
+
+    def decide(self, agent: str, thumbprint: str, *, approved: bool) -> Answer[bool]:
+        """Approve or deny an enrolment. The answer is False if nobody with this key waits for this id."""
+        verdict = "approved" if approved else "denied"
+        reply = self._store.run(lua.DECIDE_ENROLMENT, (schema.PENDING_ENROLMENTS,), (f"{agent} {thumbprint}", verdict))
+        return Answer(reply, lambda reply: text(reply) != "")
+
+    def forget(self, agent: str, thumbprint: str) -> asyncio.Future[Reply]:
+        """Forget an enrolment that was approved and is made."""
+        return self._store.submit("HDEL", schema.PENDING_ENROLMENTS, f"{agent} {thumbprint}")
+
+    async def all(self, now: int) -> list[PendingEnrolment]:
+        """All that are kept at the time `now`, ordered by agent and then by time."""
+        answer: Answer[dict[bytes, bytes]] = Answer(self._store.submit("HGETALL", schema.PENDING_ENROLMENTS), table)
+        found = [_parse(who.decode(), entry.decode()) for who, entry in (await answer).items()]
+        return sorted((one for one in found if now - one.last <= KEPT_MS), key=lambda one: (one.agent, one.first))
+
+
+def _parse(who: str, entry: str) -> PendingEnrolment:
+    agent, _, thumbprint = who.partition(" ")
+    state, first, last, token, address = entry.split(" ", 4)
+    return PendingEnrolment(agent, thumbprint, state, int(first), int(last), token, address)
