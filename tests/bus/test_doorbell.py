@@ -18,6 +18,7 @@ from fairlead.bus.doorbell import (
     MembershipChanged,
     ResultsAdded,
     ResultsConsumed,
+    ResultsStored,
     decode,
     encode,
     in_entries,
@@ -27,6 +28,7 @@ ids = st.text(max_size=64)
 doorbells: st.SearchStrategy[Doorbell] = st.one_of(
     st.builds(CommandQueued, ids, ids),
     st.builds(ResultsAdded, ids),
+    st.builds(ResultsStored, ids, st.binary()),
     st.builds(LinkSuperseded, ids, st.integers(0, 2**63 - 1), st.integers(1000, 4999)),
     st.builds(CancelRequested, ids, ids),
     st.builds(InputAdded, ids, ids),

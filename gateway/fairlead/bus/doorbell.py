@@ -1,5 +1,5 @@
-"""Doorbells: small notifications from node to node. They carry ids, and of a target of a run how it ended; the content
-is in Redis.
+"""Doorbells: small notifications from node to node. They carry ids, and copies of what is small: results that were just
+stored, and of a target of a run how it ended. The truth is in Redis.
 
 `routing` and the inbox create them, and `routing.doorbells` handles them. A doorbell says that there is something to
 fetch. So a lost doorbell costs time (a sweep or the next doorbell finds the same), a repeated one costs one look-up,
@@ -11,11 +11,12 @@ ring older ones during an upgrade.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Annotated, TypeAlias
 
 import msgspec
 
+USUAL_BYTES = 64
+"""The size of a doorbell that carries nothing."""
 MAX_PER_ENTRY = 1_000
 """About 60 KB with ids of the usual length: one entry stays a small command for Redis and takes less than 1 ms."""
 
@@ -111,6 +112,13 @@ class TargetEnded(msgspec.Struct, frozen=True, array_like=True, tag=13):
     digest: str
 
 
+class ResultsStored(msgspec.Struct, frozen=True, array_like=True, tag=20):
+    """To a follower's node: this command has these new results, and perhaps has ended (see `result_doorbells`)."""
+
+    command: str
+    added: bytes
+
+
 Doorbell: TypeAlias = (
     CommandQueued
     | ResultsAdded
@@ -125,6 +133,7 @@ Doorbell: TypeAlias = (
     | WorstLinksRequested
     | WorstLinksWritten
     | TargetEnded
+    | ResultsStored
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -165,7 +174,16 @@ def _known(payload: bytes) -> Iterator[Doorbell]:
 
 
 def in_entries(doorbells: Iterable[Doorbell]) -> Iterator[list[Doorbell]]:
-    """Split `doorbells` into lists that each fit into one entry."""
-    remaining = iter(doorbells)
-    while entry := list(islice(remaining, MAX_PER_ENTRY)):
+    """Split `doorbells` into lists that each fit into one entry. One that carries results counts as so many of its
+    size."""
+    entry: list[Doorbell] = []
+    weight = 0
+    for doorbell in doorbells:
+        weighs = 1 + len(doorbell.added) // USUAL_BYTES if type(doorbell) is ResultsStored else 1
+        if weight + weighs > MAX_PER_ENTRY and entry:
+            yield entry
+            entry, weight = [], 0
+        entry.append(doorbell)
+        weight += weighs
+    if entry:
         yield entry

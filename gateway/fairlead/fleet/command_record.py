@@ -138,12 +138,16 @@ class Settled(msgspec.Struct, frozen=True):
 
 class AppendResult(msgspec.Struct, frozen=True):
     """The answer to an append. `why` is ok, gone, over, fenced or gap. `held` is the number of bytes that are retained
-    as a window and wait for a reader."""
+    as a window and wait for a reader. `next` is the number of the next chunk, `added` how many results were stored, and
+    `seq` the number of all results, -1 if those that were added must be read from the store."""
 
     why: str
     state: str
     followers: tuple[str, ...]
     held: int
+    next: int = 0
+    added: int = 0
+    seq: int = -1
 
 
 class Result(msgspec.Struct, frozen=True):

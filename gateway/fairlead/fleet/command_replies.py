@@ -70,7 +70,10 @@ def parse_fence(reply: Reply) -> Delivery | Settled:
 
 def parse_append(reply: Reply) -> AppendResult:
     answer = items(reply)
-    return AppendResult(text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]))
+    return AppendResult(
+        text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]), integer(answer[1]),
+        integer(answer[5]), integer(answer[6]),
+    )  # fmt: skip
 
 
 def parse_input(reply: Reply) -> tuple[str, int]:

@@ -19,6 +19,7 @@ from fairlead.bus.doorbell import (
     MembershipChanged,
     ResultsAdded,
     ResultsConsumed,
+    ResultsStored,
     TargetEnded,
     WorstLinksRequested,
     WorstLinksWritten,
@@ -67,6 +68,8 @@ class DoorbellHandler:
                         self._delivery.command_queued(session, command, rung_at)
                 case ResultsAdded(command):
                     self._followers.notify(command)
+                case ResultsStored(command, added):
+                    self._followers.tell_results(command, added)
                 case TargetEnded():
                     self._followers.tell_end(doorbell)
                 case InputAdded(agent, command):

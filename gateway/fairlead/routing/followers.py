@@ -12,6 +12,9 @@ from typing import Protocol
 
 from fairlead.bus.doorbell import TargetEnded
 
+TOLD_LIMIT = 64
+"""Doorbells with results that one follower keeps for its reader: 256 KiB, a page. A slower reader reads the store."""
+
 
 class Notified(Protocol):
     """Whoever is told of news, and does not wait in a task of its own."""
@@ -24,14 +27,28 @@ class Notified(Protocol):
 class Follower:
     """One waiter. An asyncio.Event with a timeout would cost five times as much."""
 
-    __slots__ = ("_loop", "_notified", "_waiter")
+    __slots__ = ("_loop", "_must_read", "_notified", "_told", "_waiter")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._notified = False
+        self._must_read = False
+        self._told: list[bytes] = []
         self._waiter: asyncio.Future[bool] | None = None
 
     def notify(self) -> None:
+        self._must_read = True
+        self._wake()
+
+    def tell_results(self, added: bytes) -> None:
+        """These results were stored."""
+        if len(self._told) < TOLD_LIMIT:
+            self._told.append(added)
+        else:
+            self._must_read = True
+        self._wake()
+
+    def _wake(self) -> None:
         self._notified = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
@@ -41,7 +58,15 @@ class Follower:
         self.notify()
 
     def clear(self) -> None:
-        self._notified = False
+        self.take()
+
+    def take(self) -> list[bytes]:
+        """All results that were told, or nothing if there is other news, for which the store has to be read. Both are
+        forgotten with this call."""
+        told = [] if self._must_read else self._told
+        self._notified = self._must_read = False
+        self._told = []
+        return told
 
     async def wait(self, timeout: float) -> bool:
         """Return True as soon as there is news, False if there is none for `timeout` seconds. One task may wait at a
@@ -113,6 +138,14 @@ class Followers:
         """Tell those who follow the command how it ended."""
         for follower in self._waiting.get(end.command, ()):
             follower.tell_end(end)
+
+    def tell_results(self, command: str, added: bytes) -> None:
+        """Tell those who follow the command that these results were stored (see `result_doorbells`)."""
+        for follower in self._waiting.get(command, ()):
+            if isinstance(follower, Follower):
+                follower.tell_results(added)
+            else:
+                follower.notify()
 
     def notify(self, topic: str) -> None:
         for follower in self._waiting.get(topic, ()):

@@ -262,12 +262,12 @@ class Reference:
         if found is None:
             return AppendResult("gone", "", (), 0)
         if gen < found.gen:
-            return AppendResult("fenced", found.state, (), 0)
+            return AppendResult("fenced", found.state, (), 0, found.next)
         if found.state.over:
-            return AppendResult("over", found.state, tuple(found.followers), 0)
+            return AppendResult("over", found.state, tuple(found.followers), 0, found.next)
         found.gen = gen
         found.state, found.attempt = TargetState.RUNNING, max(found.attempt, 1)
-        why = "ok"
+        why, before = "ok", len(found.stored)
         for step in steps:
             match step:
                 case Chunk(n, kind, payload):
@@ -283,7 +283,11 @@ class Reference:
                     else:
                         why = "gap"
                     break
-        return AppendResult(why, found.state, tuple(found.followers), found.size if found.window else 0)
+        seq = -1 if found.window or found.truncated else len(found.stored)
+        return AppendResult(
+            why, found.state, tuple(found.followers), found.size if found.window else 0, found.next,
+            len(found.stored) - before, seq,
+        )  # fmt: skip
 
     def _store(self, found: Command, n: int, kind: str, payload: bytes) -> None:
         """What is stored is the beginning of what was sent: nothing behind the limit is joined to it."""

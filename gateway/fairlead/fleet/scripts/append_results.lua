@@ -2,21 +2,23 @@
 --include record
 -- KEYS: cmd, out, in, outcome, open, deadlines, agent row. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob, code of the error ('' for none)
--- Returns {status, next, state, followers, held} with status
+-- Returns {status, next, state, followers, held, added, seq} with status
 --   'ok' everything is stored · 'gone' | 'over' no more results are accepted · 'fenced' there is a newer owner ·
 --   'gap' n > next.
+-- `added` is how many results this call has stored, and `seq` the number of all results; -1 if they may not be passed on
+-- without being read, because some were dropped or they are retained as a window.
 -- `held` is the number of bytes in the store if results are retained as a window, otherwise 0: the output limit applies
 -- instead. Repeating the call changes nothing, because chunks before `next` are dropped. State and data change in
 -- one atomic step.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
-if not rec[1] then return {'gone', 0, '', '', 0} end
+if not rec[1] then return {'gone', 0, '', '', 0, 0, -1} end
 local row, followers = parse_row(rec[1]), rec[4]
-if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
-if OVER[row.state] then return {'over', row.next, row.state, followers, 0} end
+if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0, 0, -1} end
+if OVER[row.state] then return {'over', row.next, row.state, followers, 0, 0, -1} end
 row.gen = tonumber(ARGV[2]) -- the owner has just claimed the agent again and has not yet taken over this command
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
 local _, _, _, retain = parse_terms(rec[3])
-local status, i, first = 'ok', 4, sum.seq == 0
+local status, i, before = 'ok', 4, sum.seq
 local ended, blob, code
 while i <= #ARGV do
   local op = ARGV[i]
@@ -52,5 +54,6 @@ if ended then
 else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
 end
-if first and sum.seq > 0 and sum.open > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
-return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0}
+if before == 0 and sum.seq > 0 and sum.open > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
+local seq = retain == 'all' and sum.truncated == '0' and sum.seq or -1
+return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0, sum.seq - before, seq}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded, TargetEnded
+from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded, ResultsStored, TargetEnded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
 from fairlead.fleet.deadline_queue import DeadlineQueue
@@ -46,21 +46,22 @@ class Completion:
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None,
+        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None, added: bytes = b"",
     ) -> TraceContext | None:  # fmt: skip
         """Do what follows after a command has reached its final state. `code` is that of its error, `origin` what its
-        record says about its beginning, for its span, and `digest` that of all its output, if it is known. Returns its
-        trace context if its trace is kept."""
+        record says about its beginning, for its span, `digest` that of all its output, if it is known, and `added`
+        the results that were stored with its end, if they may be told. Returns its trace context if its trace is
+        kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        if digest is None:
-            self.notify(command, followers)
-            return kept
+        news = ResultsStored(command, added) if added else ResultsAdded(command)
         for lease in followers:
-            if lease.startswith(ENDS_ONLY):
-                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
+            if not lease.startswith(ENDS_ONLY):
+                self._inbox.ring(lease, (news,))
+            elif digest is None:
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (ResultsAdded(command),))
             else:
-                self._inbox.ring(lease, (ResultsAdded(command),))
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
         return kept
 
     def timed_out(
@@ -107,8 +108,10 @@ class Completion:
         for lease in followers:
             self._inbox.ring(lease.removeprefix(ENDS_ONLY), (ResultsAdded(command),))
 
-    def notify_results(self, command: str, followers: Iterable[str]) -> None:
-        """Tell those of the nodes with these leases that follow its results that the command has more."""
+    def notify_results(self, command: str, followers: Iterable[str], added: bytes) -> None:
+        """Tell those of the nodes with these leases that follow its results that the command has more, or, if `added`
+        is not empty, which."""
+        news = ResultsStored(command, added) if added else ResultsAdded(command)
         for lease in followers:
             if not lease.startswith(ENDS_ONLY):
-                self._inbox.ring(lease, (ResultsAdded(command),))
+                self._inbox.ring(lease, (news,))

@@ -1,15 +1,15 @@
 """Reads results from any offset, on any node, until the command is over.
 
-Called by the API. A doorbell tells a reader that there is more; without one it reads again after a while, so a lost
-doorbell costs only time. While Redis is away, the reader waits and the caller's stream pauses. Results that are
-retained as a window are removed when the reader asks for what follows them, and the agent's node is told that there is
-room. So a slow caller slows the agent, and no memory grows.
+Called by the API. A doorbell tells a reader that there is more, or what there is if that is little; without one it
+reads again after a while, so a lost doorbell costs only time. While Redis is away, the reader waits and the caller's
+stream pauses. Results that are retained as a window are removed when the reader asks for what follows them, and the
+agent's node is told that there is room. So a slow caller slows the agent, and no memory grows.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import msgspec
 
@@ -17,6 +17,7 @@ from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
 from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
+from fairlead.routing.commands.result_doorbells import page_of
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
@@ -69,12 +70,12 @@ class ResultReader:
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
-                    follower.clear()
+                    told = follower.take()
                     if self._followers.released and follow and known:
                         yield ResultsUpdate([], more=at)  # any other node has the rest
                         return
                     try:
-                        page = await self._page(command, at, follow, known, confirmed=offset)
+                        page = await self._page(command, at, follow, known, confirmed=offset, told=told)
                     except BusUnavailable:
                         if not follow or not await wait_for_redis(self._store, OUTAGE):
                             raise
@@ -109,9 +110,13 @@ class ResultReader:
         await self._page(command, offset, follow=False, known=False, confirmed=0, size=1)
 
     async def _page(
-        self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES
-    ) -> ResultPage:
-        """Read one page of results. Those before `confirmed` are removed if the command keeps a window."""
+        self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES,
+        told: Sequence[bytes] = (),
+    ) -> ResultPage:  # fmt: skip
+        """One page of results: what doorbells have `told`, or else from the store. Results before `confirmed` are
+        removed if the command keeps a window."""
+        if known and told and (page_told := page_of(command, offset, told)) is not None:
+            return page_told
         lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, confirmed if follow else 0)
         if page is None and known:

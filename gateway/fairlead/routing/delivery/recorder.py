@@ -19,6 +19,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
 from fairlead.routing.commands.output_digest import digest_of_steps
+from fairlead.routing.commands.result_doorbells import pack_added
 from fairlead.routing.delivery.append_ops import append_ops, error_code
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.delivery.terminal_recording import OUTPUT
@@ -200,9 +201,11 @@ class Recorder:
         elif TargetState(stored.state).over:
             session.close_stream(command)
             in_run = any(lease.startswith(ENDS_ONLY) for lease in stored.followers)
-            await self._completed(session, command, stored, code, digest_of_steps(steps) if in_run else None)
+            digest = digest_of_steps(steps) if in_run else None
+            await self._completed(session, command, stored, code, digest, _added(session, stored, steps))
         else:
-            self._completion.notify_results(command, stored.followers)
+            if stored.added:
+                self._completion.notify_results(command, stored.followers, _added(session, stored, steps))
             if stored.held > HELD_LIMIT:
                 session.withhold(command)
 
@@ -214,12 +217,14 @@ class Recorder:
             self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
 
     async def _completed(
-        self, session: Session, command: str, stored: AppendResult, code: str, digest: str | None
+        self, session: Session, command: str, stored: AppendResult, code: str, digest: str | None, added: bytes
     ) -> None:
         """Do what follows after the agent has ended the command."""
         timing = session.stop_timing(command)
         if timing is None:
-            self._completion.completed(command, session.agent, stored.state, stored.followers, code, digest=digest)
+            self._completion.completed(
+                command, session.agent, stored.state, stored.followers, code, digest=digest, added=added
+            )
             return
         timing.stored, timing.code = wall_ns(), code
         if timing.origin is None and self._telemetry.tracing.on:
@@ -228,7 +233,15 @@ class Recorder:
             except BusUnavailable:
                 pass
         kept = self._completion.completed(
-            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid, digest
+            command,
+            session.agent,
+            stored.state,
+            stored.followers,
+            code,
+            timing.origin,
+            session.sid,
+            digest,
+            added,
         )
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 
@@ -267,3 +280,8 @@ class Recorder:
                 if size:
                     session.send(Credit(id=command, bytes=size))
         session.confirm_stored(batch.pending)
+
+
+def _added(session: Session, stored: AppendResult, steps: Sequence[Arg]) -> bytes:
+    """What is told to those who follow the command."""
+    return pack_added(session.agent, steps, stored) if stored.followers else b""
