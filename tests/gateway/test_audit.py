@@ -95,7 +95,8 @@ def requests_for(agent: str, command: str, run: str) -> list[tuple[str, str, str
         "postCommand": {"agent": agent, "method": "exec", "on_offline": {"queue": 60}},
         "postRun": {"agents": [agent], "method": "exec"},
         "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"},
-        "approveAgent": {"key": "A" * 43}, "denyAgent": {"key": "A" * 43}, "labelAgent": {"labels": {}},
+        "approveAgent": {"key": "A" * 43, "token": "0" * 12}, "denyAgent": {"key": "A" * 43, "token": "0" * 12},
+        "labelAgent": {"labels": {}},
     }  # fmt: skip
     for path, methods in json.loads(document())["paths"].items():
         filled = (

@@ -64,6 +64,10 @@ class EnrolmentSite:
         await self.tokens.add(id, msgspec.json.encode(token), expires)
         return text
 
+    async def decide(self, token: str, agent: str, key: AgentKey, *, approved: bool) -> bool:
+        id, _ = split_token(token) or ("", "")
+        return await self.pending.decide(agent, thumbprint(key.public), id, approved=approved)
+
     async def enrol(self, token: str, agent: str, key: AgentKey) -> str:
         return await self.enrolment.enrol(request(token, agent, key))
 
@@ -220,40 +224,84 @@ async def test_who_waits_is_let_in_by_the_approval_of_its_own_key(site: Enrolmen
         ("web-1", thumbprint(key.public), "pending"), ("web-1", thumbprint(other.public), "pending"),
     }  # fmt: skip
     assert await site.keys.bound("web-1") == ""
-    assert await site.pending.decide("web-1", thumbprint(other.public), approved=True)
+    assert await site.decide(token, "web-1", other, approved=True)
     with pytest.raises(ApprovalPending):
         await site.enrol(token, "web-1", key)
     await site.enrol(token, "web-1", other)
     assert await site.keys.bound("web-1") == thumbprint(other.public)
     await site.enrol(token, "web-1", other)  # a repetition asks nobody
-    assert await site.pending.decide("web-1", thumbprint(key.public), approved=True)
+    assert await site.decide(token, "web-1", key, approved=True)
     assert await site.refusal(site.enrol(token, "web-1", key)) == "key", "an approval takes no id from another key"
+
+
+async def test_a_key_that_no_approval_could_let_in_is_refused_at_once(site: EnrolmentSite) -> None:
+    token, key = await site.token(uses=9, approval=True), new_key()
+    await site.enrol(await site.token(), "web-1", key)
+    assert await site.refusal(site.enrol(token, "web-1", new_key())) == "key"
+    stolen = new_key()
+    site.revoked.add(thumbprint(stolen.public))
+    assert await site.refusal(site.enrol(token, "web-2", stolen)) == "revoked"
+    assert await site.pending.all(await redis_now(site)) == []
+
+
+async def test_an_approval_holds_for_the_token_that_was_shown(site: EnrolmentSite) -> None:
+    """Another token may grant other labels, which give rights."""
+    shown, other, key = await site.token(uses=9, approval=True), await site.token(uses=9, approval=True), new_key()
+    with pytest.raises(ApprovalPending):
+        await site.enrol(shown, "web-1", key)
+    assert await site.decide(shown, "web-1", key, approved=True)
+    with pytest.raises(ApprovalPending):
+        await site.enrol(other, "web-1", key)
+    assert not await site.decide(shown, "web-1", key, approved=True)
+    assert await site.decide(other, "web-1", key, approved=True)
+    await site.enrol(other, "web-1", key)
+
+
+async def test_who_waits_with_a_revoked_token_waits_no_longer(site: EnrolmentSite) -> None:
+    token, other = await site.token(uses=9, approval=True), await site.token(uses=9, approval=True)
+    for name, with_token in (("web-1", token), ("web-2", token), ("db-1", other)):
+        with pytest.raises(ApprovalPending):
+            await site.enrol(with_token, name, new_key())
+    await site.pending.remove_token((split_token(token) or ("",))[0])
+    assert [one.agent for one in await site.pending.all(await redis_now(site))] == ["db-1"]
 
 
 async def test_who_is_denied_is_refused_and_another_key_may_ask(site: EnrolmentSite) -> None:
     token, key = await site.token(uses=3, approval=True), new_key()
     with pytest.raises(ApprovalPending):
         await site.enrol(token, "web-1", key)
-    assert await site.pending.decide("web-1", thumbprint(key.public), approved=False)
+    assert await site.decide(token, "web-1", key, approved=False)
     for _ in range(2):
         with pytest.raises(EnrolmentDenied, match="an administrator has denied agent web-1"):
             await site.enrol(token, "web-1", key)
     with pytest.raises(ApprovalPending):
         await site.enrol(token, "web-1", new_key())
-    assert not await site.pending.decide("web-2", thumbprint(key.public), approved=True)
+    assert not await site.decide(token, "web-2", key, approved=True)
 
 
-async def test_a_stolen_token_cannot_fill_the_list(site: EnrolmentSite) -> None:
-    few, many = await site.token(uses=2, approval=True), await site.token(uses=2 * PENDING_LIMIT, approval=True)
-    for n in range(2):
-        with pytest.raises(ApprovalPending):
-            await site.enrol(few, f"few-{n}", new_key())
-    with pytest.raises(Throttled):
-        await site.enrol(few, "few-2", new_key())
-    outcomes = await asyncio.gather(
-        *(site.enrol(many, f"many-{n}", new_key()) for n in range(PENDING_LIMIT)), return_exceptions=True
-    )
-    assert sum(isinstance(one, Throttled) for one in outcomes) == 2
+async def test_a_stolen_token_asks_no_more_often_than_it_may_enrol(site: EnrolmentSite) -> None:
+    few, slow = await site.token(uses=2, approval=True), await site.token(uses=100, rate=2, approval=True)
+    for token in (few, slow):
+        for n in range(2):
+            with pytest.raises(ApprovalPending):
+                await site.enrol(token, f"{token[9:13]}-{n}", new_key())
+    assert await site.refusal(site.enrol(few, "few-2", new_key())) == "used"
+    with pytest.raises(Throttled, match="enrols 2 agents a minute"):
+        await site.enrol(slow, "slow-2", new_key())
+    assert len(await site.pending.all(await redis_now(site))) == 4
+
+
+async def test_a_full_list_is_told_and_denials_make_room(site: EnrolmentSite) -> None:
+    token, keys = await site.token(uses=2 * PENDING_LIMIT, approval=True), [new_key() for _ in range(PENDING_LIMIT)]
+    calls = (site.enrol(token, f"web-{n}", key) for n, key in enumerate(keys))
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(one) for one in outcomes} == {ApprovalPending}
+    late = new_key()
+    with pytest.raises(Throttled, match="too many agents wait for an approval"):
+        await site.enrol(token, "late", late)
+    assert await site.decide(token, "web-7", keys[7], approved=False)
+    with pytest.raises(ApprovalPending):
+        await site.enrol(token, "late", late)
     assert len(await site.pending.all(await redis_now(site))) == PENDING_LIMIT
 
 

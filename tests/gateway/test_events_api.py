@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Event, Rx
 
+from support.fixtures import RedisOf
 from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
@@ -53,14 +55,14 @@ async def stored(api: GatewayApi, expected: int, **query: str) -> list[dict[str,
 
 
 async def lines(api: GatewayApi, **query: str) -> AsyncGenerator[dict[str, Any]]:
-    """What a follower gets, without the lines that keep the connection alive."""
+    """What a follower gets, without the lines that keep the connection alive or only tell an offset."""
     async with (
         asyncio.timeout(WAIT),
         api.http.stream("GET", "/v1/events", params={"follow": "true", **query}, headers=NDJSON) as answer,
     ):
         assert answer.status_code == 200, await answer.aread()
         async for line in answer.aiter_lines():
-            if (made := json.loads(line)) != {}:
+            if (made := json.loads(line)) != {} and list(made) != ["offset"]:
                 yield made
 
 
@@ -165,7 +167,7 @@ def type_of(event: AgentEvent | LostEvents) -> str:
 
 
 async def test_events_that_were_removed_before_they_were_read_are_told(
-    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: Any
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     node = make_gateway(own_valkey.url)
     log = EventLog(await redis_of(own_valkey))
@@ -186,6 +188,61 @@ async def test_events_that_were_removed_before_they_were_read_are_told(
     await log.add("web-1", "t", "new", 1, b"{}", 100_000)
     told, new = await stored(api_of(node), 2, after=again[-1]["offset"])
     assert (list(told), new["id"]) == (["lost"], "new")
+
+
+async def test_a_reader_whose_last_events_were_lost_gets_no_event_twice(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    """A failover may lose the last events: Redis then has never given the position of the reader."""
+    node = make_gateway(own_valkey.url)
+    log = EventLog(await redis_of(own_valkey))
+    for n in range(5):
+        await log.add("web-1", "t", f"e-{n}", 1, b"{}", 1 << 20)
+    last = (await stored(api_of(node), 5))[-1]["offset"]
+    ahead = f"{int(last.partition('-')[0]) + 60_000}-0"
+    (told,) = await stored(api_of(node), 1, after=ahead)
+    assert told == {"lost": {"offset": last}}
+    assert await stored(api_of(node), 0, after=last) == []
+
+
+@pytest.mark.parametrize("since", ["0", "3600"])
+async def test_a_quiet_stream_tells_where_to_resume(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf, since: str
+) -> None:
+    """Otherwise what comes while its reader connects again would be lost in silence."""
+    node = make_gateway(own_valkey.url)
+    query = {"follow": "true", "since": since}
+    async with (
+        asyncio.timeout(WAIT),
+        api_of(node).http.stream("GET", "/v1/events", params=query, headers=NDJSON) as answer,
+    ):
+        first = json.loads(await anext(answer.aiter_lines()))
+    assert list(first) == ["offset"]
+    await EventLog(await redis_of(own_valkey)).add("web-1", "meanwhile", "e-1", 1, b"{}", 1 << 20)
+    assert [one["type"] for one in await stored(api_of(node), 1, after=first["offset"])] == ["meanwhile"]
+
+
+async def test_a_reader_that_has_gone_leaves_its_place_although_events_keep_coming(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    node = make_gateway(own_valkey.url)
+    log = EventLog(await redis_of(own_valkey))
+
+    async def keep_coming() -> None:
+        for n in itertools.count():
+            await log.add("web-1", "t", f"e-{n}", 1, b"{}", 1 << 20)
+            await asyncio.sleep(0.05)
+
+    coming = asyncio.create_task(keep_coming())
+    try:
+        async with aclosing(lines(api_of(node), since="0")) as followed:
+            assert (await anext(followed))["type"] == "t"
+            assert await metric(node, "fairlead_event_readers") == 1
+        async with asyncio.timeout(WAIT):
+            while await metric(node, "fairlead_event_readers") != 0:
+                await asyncio.sleep(0.05)
+    finally:
+        coming.cancel()
 
 
 async def test_a_reader_sees_only_what_its_role_shows(

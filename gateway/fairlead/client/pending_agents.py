@@ -41,15 +41,15 @@ class PendingAgents:
         except msgspec.MsgspecError as e:
             raise FairleadError(f"{api} answered GET /v1/pending-agents with something else: {e}") from e
 
-    async def approve(self, agent: str, key: str) -> None:
-        """Approve the enrolment of an agent with this key."""
-        await self._decide(agent, key, "approval")
+    async def approve(self, shown: PendingAgentInfo) -> None:
+        """Approve the enrolment of an agent with the key and the token that were shown."""
+        await self._decide(shown, "approval")
 
-    async def deny(self, agent: str, key: str) -> None:
-        """Deny the enrolment of an agent with this key, for a day."""
-        await self._decide(agent, key, "denial")
+    async def deny(self, shown: PendingAgentInfo) -> None:
+        """Deny the enrolment of an agent with the key and the token that were shown, for a day."""
+        await self._decide(shown, "denial")
 
-    async def _decide(self, agent: str, key: str, what: str) -> None:
-        path = f"/v1/pending-agents/{check_agent_id(agent)}/{what}"
-        body = msgspec.json.encode({"key": key})
+    async def _decide(self, shown: PendingAgentInfo, what: str) -> None:
+        path = f"/v1/pending-agents/{check_agent_id(shown.agent)}/{what}"
+        body = msgspec.json.encode({"key": shown.key, "token": shown.token})
         await self._transport.call(Request("POST", path, None, {"Content-Type": "application/json"}, body))

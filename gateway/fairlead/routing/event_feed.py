@@ -81,6 +81,7 @@ class EventFeed:
         if self._complete_after is None:
             newest = (await self._log.read(BEGINNING, 1, 1)).newest
             self._at, self._complete_after = newest, newest
+            self._followers.notify(TOPIC)  # what came between a reader's look and this one is for the reader to read
             return
         while self._complete_after is not None:  # the last reader may leave while Redis is asked
             page = await self._log.read(self._at, PAGE_EVENTS, PAGE_BYTES)
@@ -172,8 +173,8 @@ class EventFeed:
 
 
 def _lost(at: Position, page: EventPage) -> Position | None:
-    """The position up to which events after `at` are gone; None if none are. If Redis never gave the position `at`, it
-    has lost its data, and everything that it has now is new."""
+    """The position up to which events after `at` are gone; None if none are. If Redis does not know the position `at`,
+    it has lost the last events, or all of them, and then everything that it has now is new."""
     if at == BEGINNING or page.trimmed <= at <= page.newest:
         return None
-    return page.trimmed
+    return page.newest if BEGINNING < page.trimmed < at else page.trimmed

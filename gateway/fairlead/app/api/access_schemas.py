@@ -121,9 +121,10 @@ class PendingAgentList(Struct):
 
 
 class ShownKey(Struct, forbid_unknown_fields=True):
-    """The key that the administrator was shown: no other one is approved or denied."""
+    """The key and the enrolment token that the administrator was shown: nothing else is approved or denied."""
 
     key: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{43}\Z", description="The thumbprint of the key.")]
+    token: Annotated[str, Meta(pattern=r"^[0-9a-f]{12}\Z", description="The id of the token, which grants labels.")]
 
 
 class RevokedAgentKey(Struct):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import logging
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -99,6 +100,9 @@ class EventStream:
         with self._feed.reader() as follower:
             await send(self._form.start)
             try:
+                if start.follow and not start.resumes:
+                    # Otherwise a caller that loses a quiet stream would not know where to resume.
+                    await send({"type": "http.response.body", "body": self._offset(start.after), "more_body": True})
                 updates = self._feed.read(follower, start.after, follow=start.follow, resumes=start.resumes, poll=POLL)
                 async with aclosing(updates):
                     async for update in updates:
@@ -110,8 +114,9 @@ class EventStream:
             except asyncio.CancelledError:
                 # The server stops, and has waited long enough for Redis or for a caller that does not read.
                 stopping = Unavailable("this node is stopping: continue at another node, after the last offset")
-                async with asyncio.timeout(LAST_LINE):
-                    await send({"type": "http.response.body", "body": self._form.line(_error(stopping))})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LAST_LINE):
+                        await send({"type": "http.response.body", "body": self._form.line(_error(stopping))})
                 return
             except Exception:
                 logger.exception("a stream of events failed")
@@ -122,6 +127,9 @@ class EventStream:
         """Send what the caller wants and may read; return whether the caller is still there."""
         now = self._clock()
         if now - self._checked_at >= AGE:
+            # Also when there is much to send: what is sent to a caller that has gone is dropped without an error.
+            if await self._request.is_disconnected():
+                return False
             self._chosen.check()
             self._checked_at = now
         body = b""
@@ -132,8 +140,6 @@ class EventStream:
             body += self._form.line(cloud_event(event), event.position)
             self._told = event.position
         if not body:
-            if await self._request.is_disconnected():
-                return False
             if now - self._sent_at < QUIET:
                 return True
             body = self._quiet_line(update.position)
@@ -145,10 +151,14 @@ class EventStream:
         if position == self._told:
             return self._form.keep_alive
         self._told = position
-        # Server-sent events with an id and no data change what the browser sends when it connects again.
-        return (
-            b"id: %b\n\n" % str(position).encode() if self._form.events else self._form.line({"offset": str(position)})
-        )
+        return self._offset(position)
+
+    def _offset(self, position: Position) -> bytes:
+        """A line with an offset and nothing else. As a server-sent event it has an id and no data, which changes only
+        what the browser sends when it connects again."""
+        if self._form.events:
+            return b"id: %b\n\n" % str(position).encode()
+        return self._form.line({"offset": str(position)})
 
 
 def cloud_event(event: StoredEvent) -> dict[str, Any]:

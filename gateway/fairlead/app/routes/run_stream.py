@@ -63,14 +63,18 @@ class RunStream:
         try:
             async with aclosing(self._updates) as updates:
                 async for update in updates:
-                    body = await self._lines(update)
                     now = self._clock()
+                    if now - self._checked >= CHECK:
+                        # What is sent to a caller that has gone is dropped without an error.
+                        if await self._request.is_disconnected():
+                            return
+                        self._check()
+                        self._checked = now
+                    body = await self._lines(update)
                     if update.last or update.more is not None:
                         last = body
                         break
                     if not body and now - self._sent >= IDLE:
-                        if await self._request.is_disconnected():
-                            return
                         body = self._form.keep_alive
                     if body:
                         self._sent = now
@@ -90,9 +94,6 @@ class RunStream:
 
     async def _lines(self, update: RunUpdate) -> bytes:
         now = self._clock()
-        if now - self._checked >= CHECK:
-            self._check()
-            self._checked = now
         form, lines = self._form, []
         shown = await self._shows([result.agent for result in update.results])
         for result, visible in zip(update.results, shown, strict=True):

@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import NumberRange
+from fairlead.cli.command_options import CommandTerms, command_options
 from fairlead.cli.completion import complete_agent
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -20,32 +20,10 @@ if TYPE_CHECKING:
     from fairlead.client import Client
 
 
-class _Terms(TypedDict):
-    deadline: float
-    queue: float | None
-    lane: Literal["interactive", "bulk"]
-    retry: Literal["never", "safe"]
-
-
 @click.command(short_help="Run any method on an agent.")
 @api_options
 @signing_options
-@click.option(
-    "--deadline",
-    type=NumberRange(min=0.1, max=86400),
-    default=60,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit of the whole command.",
-)
-@click.option("--queue", type=NumberRange(min=0.1), metavar="SECONDS", help="Wait up to SECONDS for an offline agent.")
-@click.option(
-    "--lane",
-    type=click.Choice(["interactive", "bulk"]),
-    default="interactive",
-    show_default=True,
-    help="Choose bulk for large output: other commands on the link then take precedence.",
-)
+@command_options(deadline=60)
 @click.option(
     "--retry",
     type=click.Choice(["never", "safe"]),
@@ -96,10 +74,10 @@ def call(
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
     payload = parse_arguments(arguments) if document is None else _read_document(document)
-    terms: _Terms = {"deadline": deadline, "queue": queue, "lane": lane, "retry": retry}
+    terms: CommandTerms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
-        command = client.command(agent, method, payload, **terms, takes_input=send)
+        command = client.command(agent, method, payload, **terms, retry=retry, takes_input=send)
         printer = JsonLines() if output == "json" else MethodOutput()
         return await follow_command(command, printer, pipe_stdin if send else None, cancels=True)
 

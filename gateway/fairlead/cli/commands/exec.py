@@ -6,12 +6,13 @@ to stderr, and the exit code is that of the program.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import IntegerRange, NumberRange
+from fairlead.cli.click_extensions import IntegerRange
+from fairlead.cli.command_options import CommandTerms, command_options
 from fairlead.cli.completion import complete_agent
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -29,31 +30,10 @@ _output_option = click.option(
 )
 
 
-class _ExecTerms(TypedDict):
-    deadline: float
-    queue: float | None
-    lane: Literal["interactive", "bulk"]
-
-
 @click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
 @signing_options
-@click.option(
-    "--deadline",
-    type=NumberRange(min=0.1, max=86400),
-    default=300,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time limit of the whole command.",
-)
-@click.option("--queue", type=NumberRange(min=0.1), metavar="SECONDS", help="Wait up to SECONDS for an offline agent.")
-@click.option(
-    "--lane",
-    type=click.Choice(["interactive", "bulk"]),
-    default="interactive",
-    show_default=True,
-    help="Choose bulk for large output: other commands on the link then take precedence.",
-)
+@command_options(deadline=300)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="Working directory of the program.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Do not send stdin, even if it is piped.")
@@ -88,7 +68,7 @@ def exec_(
         raise click.UsageError("no program given: expected fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
     payload = {"argv": argv, "env": parse_environment(env), "cwd": cwd, "stdin": stdin}
-    terms: _ExecTerms = {"deadline": deadline, "queue": queue, "lane": lane}
+    terms: CommandTerms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
         command = client.command(agent, "exec", payload, **terms, takes_input=stdin)

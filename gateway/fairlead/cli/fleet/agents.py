@@ -146,13 +146,8 @@ def pending(api: str, token: str | None, output: str, watch: bool) -> None:
 @click.argument("agent_id", metavar="AGENT")
 def approve(api: str, token: str | None, key: str | None, agent_id: str) -> None:
     """Approve the enrolment of an agent that waits: it gets its credential when it asks again, within half a minute."""
-
-    async def work(client: Client) -> str:
-        chosen = await _waiting_key(client, agent_id, key)
-        await client.pending_agents.approve(agent_id, chosen)
-        return chosen
-
-    click.echo(f"approved {agent_id} with the key {call_api(api, token, work)}", err=True)
+    shown = _decide(api, token, agent_id, key, approved=True)
+    click.echo(f"approved {agent_id} with the key {shown.key}", err=True)
 
 
 @agents.command("deny", short_help="Deny the enrolment of an agent.")
@@ -161,27 +156,28 @@ def approve(api: str, token: str | None, key: str | None, agent_id: str) -> None
 @click.argument("agent_id", metavar="AGENT")
 def deny(api: str, token: str | None, key: str | None, agent_id: str) -> None:
     """Deny the enrolment of an agent that waits. Its key is refused for a day; another key may ask for the id."""
-
-    async def work(client: Client) -> str:
-        chosen = await _waiting_key(client, agent_id, key)
-        await client.pending_agents.deny(agent_id, chosen)
-        return chosen
-
-    click.echo(f"denied {agent_id} with the key {call_api(api, token, work)}", err=True)
+    shown = _decide(api, token, agent_id, key, approved=False)
+    click.echo(f"denied {agent_id} with the key {shown.key}", err=True)
 
 
-async def _waiting_key(client: Client, agent: str, key: str | None) -> str:
-    """The key that waits for this id. Raises UsageError if there is none, or several and none is named."""
-    waiting = [one for one in await client.pending_agents.list() if one.agent == agent and key in (None, one.key)]
-    if not waiting:
-        with_key = f" with the key {key}" if key else ""
-        raise click.UsageError(
-            f"no agent {agent!r}{with_key} waits for an approval: `fairlead agents pending` lists all"
-        )
-    if len(waiting) > 1:
-        keys = ", ".join(one.key for one in waiting)
-        raise click.UsageError(f"{len(waiting)} keys wait for {agent!r}: name one with --key: {keys}")
-    return waiting[0].key
+def _decide(api: str, token: str | None, agent: str, key: str | None, *, approved: bool) -> PendingAgentInfo:
+    """Approve or deny the only agent that waits for this id, with this key if one is named. Raises UsageError if there
+    is not exactly one."""
+
+    async def work(client: Client) -> PendingAgentInfo:
+        waiting = [one for one in await client.pending_agents.list() if one.agent == agent and key in (None, one.key)]
+        if not waiting:
+            with_key = f" with the key {key}" if key else ""
+            raise click.UsageError(
+                f"no agent {agent!r}{with_key} waits for an approval: `fairlead agents pending` lists all"
+            )
+        if len(waiting) > 1:
+            keys = ", ".join(one.key for one in waiting)
+            raise click.UsageError(f"{len(waiting)} keys wait for {agent!r}: name one with --key: {keys}")
+        await (client.pending_agents.approve(waiting[0]) if approved else client.pending_agents.deny(waiting[0]))
+        return waiting[0]
+
+    return call_api(api, token, work)
 
 
 @agents.command("rm", short_help="Remove agents that have left.")

@@ -13,7 +13,7 @@ from typing import Final
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Reply, table, text
+from fairlead.store.reply import Reply, integer, table, text
 
 PENDING_LIMIT: Final = 1_000
 """Enrolments of a fleet that wait."""
@@ -39,20 +39,30 @@ class PendingEnrolments:
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
 
-    def ask(self, agent: str, thumbprint: str, token: str, address: str, most: int) -> Answer[str]:
-        """Whether the enrolment was `approved` or `denied`; otherwise it is `pending` from now on, unless the list is
-        `full` or the token has `most` others there."""
+    def ask(self, agent: str, thumbprint: str, token: str, address: str) -> Answer[str]:
+        """Whether the enrolment with this token was `approved` or `denied`; otherwise it is `pending` from now on,
+        unless the list is `full`."""
         reply = self._store.run(
             lua.ASK_APPROVAL, (schema.PENDING_ENROLMENTS,),
-            (f"{agent} {thumbprint}", token, address, KEPT_MS, PENDING_LIMIT, most),
+            (f"{agent} {thumbprint}", token, address, KEPT_MS, PENDING_LIMIT),
         )  # fmt: skip
         return Answer(reply, text)
 
-    def decide(self, agent: str, thumbprint: str, *, approved: bool) -> Answer[bool]:
-        """Approve or deny an enrolment. The answer is False if nobody with this key waits for this id."""
+    def decide(self, agent: str, thumbprint: str, token: str, *, approved: bool) -> Answer[bool]:
+        """Approve or deny an enrolment. The answer is False if nobody with this key waits for this id with this
+        token."""
         verdict = "approved" if approved else "denied"
-        reply = self._store.run(lua.DECIDE_ENROLMENT, (schema.PENDING_ENROLMENTS,), (f"{agent} {thumbprint}", verdict))
-        return Answer(reply, lambda reply: text(reply) != "")
+        reply = self._store.run(
+            lua.DECIDE_ENROLMENT, (schema.PENDING_ENROLMENTS,), (f"{agent} {thumbprint}", token, verdict)
+        )
+        return Answer(reply, lambda reply: integer(reply) == 1)
+
+    async def remove_token(self, token: str) -> None:
+        """Remove all enrolments with a token that was revoked."""
+        entries = table(await self._store.submit("HGETALL", schema.PENDING_ENROLMENTS))
+        gone = [who for who, entry in entries.items() if _parse(who.decode(), entry.decode()).token == token]
+        if gone:
+            await self._store.submit("HDEL", schema.PENDING_ENROLMENTS, *gone)
 
     def forget(self, agent: str, thumbprint: str) -> asyncio.Future[Reply]:
         """Forget an enrolment that was approved and is made."""

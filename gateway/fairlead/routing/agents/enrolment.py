@@ -91,9 +91,6 @@ class Enrolment:
         check_enrolment(token, secret, agent, 0, self._now())
         assert token is not None
         check_proof(public, request.proof, enrolment_statement(id, agent, public))
-        waits = token.approval and await self._keys.bound(agent) != thumbprint(public)
-        if waits:
-            await self._require_approval(token, agent, thumbprint(public), address)
         use = await self._tokens.use(id, agent, thumbprint(public), token.uses, token.rate)
         if use.wait_ms:
             raise Throttled(
@@ -102,14 +99,27 @@ class Enrolment:
             )
         if not use.taken:
             check_enrolment(token, secret, agent, token.uses, self._now())
+        # After the use is counted, so that a stolen token asks no more often than it may enrol.
+        waits = token.approval and await self._must_wait(agent, thumbprint(public))
+        if waits:
+            await self._require_approval(token, agent, thumbprint(public), address)
         await self._check_binding(agent, public)
         if waits:
             await self._pending.forget(agent, thumbprint(public))
         logger.info("enrolled agent %s with key %s by token %s", agent, thumbprint(public), id)
         return self._issue(agent, public, token.labels)
 
+    async def _must_wait(self, agent: str, key: str) -> bool:
+        """Whether the key is new to the id. Raises Unauthorized if no approval could let it in."""
+        if self._revoked(key):
+            raise _revoked(agent)
+        bound = await self._keys.bound(agent)
+        if bound not in ("", key):
+            raise _refusal(agent, bound)
+        return not bound
+
     async def _require_approval(self, token: EnrolmentToken, agent: str, key: str, address: str) -> None:
-        state = await self._pending.ask(agent, key, token.id, address, token.uses)
+        state = await self._pending.ask(agent, key, token.id, address)
         if state == "approved":
             logger.info("the enrolment of agent %s with key %s was approved", agent, key)
         elif state == "denied":
@@ -119,7 +129,7 @@ class Enrolment:
             )
         elif state == "full":
             raise Throttled(
-                f"too many agents wait for an approval of enrolment token {token.id}: try again later",
+                "too many agents wait for an approval: try again later",
                 retry_after=4 * PENDING_AGAIN,
             )
         else:

@@ -71,8 +71,8 @@ class Heartbeat:
         self._soon = asyncio.Event()
         self._closing: list[Session] | None = None
         """The links that are still to be closed because Redis has been away for longer than the grace."""
-        self._closing_began = 0
-        """The number of links when that began."""
+        self._closing_links, self._closing_since = 0, 0.0
+        """The number of links when that began, and the loop's time."""
 
     async def join(self) -> None:
         """Send the first heartbeat and tell the other nodes. Raises ConfigError if another process has the name."""
@@ -219,11 +219,13 @@ class Heartbeat:
             )
 
     def _close_links(self) -> None:
-        """Close as many links as are due since the end of the grace."""
+        """Close as many links as are due by now."""
+        now = asyncio.get_running_loop().time()
         if self._closing is None:
             self._closing = [*self._hub]
             random.shuffle(self._closing)
-            self._closing_began = len(self._closing)
-        due = math.ceil(self._closing_began * (self._membership.since_heartbeat - self._grace) / CLOSING)
-        while self._closing and self._closing_began - len(self._closing) < due:
+            self._closing_links, self._closing_since = len(self._closing), now
+        # Counted from here, as a frozen process may find that the grace was over long ago.
+        due = math.ceil(self._closing_links * (now - self._closing_since + RETRY) / CLOSING)
+        while self._closing and self._closing_links - len(self._closing) < due:
             self._closing.pop().close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")

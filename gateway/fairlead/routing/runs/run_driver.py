@@ -73,7 +73,7 @@ class RunDriver:
         self._seq = run.seq
         self._stepped = self._noted = self._looked = self._rung = 0.0
         self._wish = self._done_wish = ""
-        self._ended = False
+        self.ended = False
         """Whether a step is stored after which nothing is left to do."""
         self._ring_due: tuple[str, ...] = ()
         self._starts: set[asyncio.Task[None]] = set()
@@ -122,7 +122,7 @@ class RunDriver:
             return False
         if started:
             self._spawn_start(self._follow(started, self._until))
-        if self._ended:
+        if self.ended:
             self._tell(force=True)
             await self._close()
             return False
@@ -179,6 +179,8 @@ class RunDriver:
         ends = await self._services.commands.read_ends([target.command for target in news])
         again: list[TargetFollower] = []
         for target, end in zip(news, ends, strict=True):
+            if target.command not in self._targets:
+                continue  # it was refused while this was read
             if isinstance(end, TargetEnd):
                 self._end(target, state_of_command(end.state), end.code, end.digest)
             elif end is None:
@@ -238,7 +240,7 @@ class RunDriver:
             level = logging.INFO if answer.why == "fenced" else logging.WARNING
             logger.log(level, "run %s is not driven here any more: %s", self._run.id, answer.why)
             return False
-        self._stepped, self._ended = self._clock(), step.ended
+        self._stepped, self.ended = self._clock(), step.ended
         self._until, self._wish = answer.until, answer.wish
         if self._wish:
             self._bell.notify()

@@ -78,7 +78,7 @@ class RunKeeper:
     async def _drive(self, run: str, driver: RunDriver) -> None:
         try:
             await driver.drive()
-            self._ended_runs += 1
+            self._ended_runs += driver.ended
         except Exception:
             # It is taken over in some seconds, by this node or another.
             logger.exception("driving run %s failed", run)
@@ -116,9 +116,7 @@ class RunKeeper:
             await runs.close(run)
             return
         stale = self._services.membership.now() - taken.idle_since > self._services.commands.retention_ms // 2
-        owned = OwnedRun(
-            run, row.terms, payload, agents, taken.gen, taken.until, row.seq, stale and taken.idle_since > 0
-        )
+        owned = OwnedRun(run, row.terms, payload, agents, taken.gen, taken.until, row.seq, stale)
         self._taken_over += 1
         logger.info("took over run %s with %d targets from %s", run, row.targets, row.owner)
         self.begin(owned, RunPlan(row.terms.pace, states, row.state, row.reason, groups))

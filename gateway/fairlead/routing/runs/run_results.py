@@ -6,12 +6,13 @@ target has returned is read from the record of its command, so a run stores noth
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
-from fairlead.errors import BusUnavailable, CommandUnknown, InvalidRequest, RecordLost
+from fairlead.errors import BusUnavailable, CommandUnknown, InvalidRequest, NodeBusy, RecordLost
 from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
 from fairlead.fleet.runs.run_record import RunEnd, RunRow, RunState, RunTargetState
 from fairlead.fleet.runs.runs import AGENTS_A_BLOB, RunPage, Runs
@@ -27,6 +28,8 @@ OUTPUT_BYTES: Final = 64 << 10
 AT_ONCE: Final = 32
 """Records that are read at once: most fit into 2 MiB together."""
 POLL_INTERVAL: Final = 2.0
+READERS: Final = 100
+"""Readers on one node. Each may have AT_ONCE outputs on its way."""
 OUTAGE: Final = 30.0
 BLOBS: Final = 4
 """Parts of the list of agents that a reader remembers, of 1,000 agents each."""
@@ -62,6 +65,7 @@ class RunResults:
         self._runs = runs
         self._followers = followers
         self._membership = membership
+        self._readers = 0
 
     async def look_up(self, run: str) -> RunRow:
         """Raises CommandUnknown if there is no such run."""
@@ -71,8 +75,11 @@ class RunResults:
         return row
 
     async def check(self, run: str, offset: int) -> None:
-        """Raise what `read` would raise at once, before any of the response is sent."""
-        _check(run, offset, await self._runs.follow(run, offset))
+        """Raise what `read` would raise at once, before any of the response is sent; and NodeBusy if this node has as
+        many readers as it takes."""
+        if self._readers >= READERS:
+            raise NodeBusy(f"this node serves {READERS} readers of runs, the maximum: use another node, or close one")
+        _checked(run, offset, await self._runs.follow(run, offset))
 
     async def read(self, row: RunRow, offset: int, follow: bool, with_output: bool) -> AsyncGenerator[RunUpdate]:
         """Yield results from `offset` on, until the run has ended; without `follow`, until they end now. With
@@ -82,28 +89,36 @@ class RunResults:
         """
         agents = _Agents(self._runs, row.id)
         lease = self._membership.lease if follow else ""
-        with self._followers.follow(row.id) as follower:
+        with self._counted(), self._followers.follow(row.id) as follower:
             while True:
                 follower.clear()
                 if self._followers.released and follow:
                     yield RunUpdate([], row.state, row.counts, more=offset)
                     return
                 try:
-                    page = await self._runs.follow(row.id, offset, lease)
-                    results = [] if page is None else await self._results(row, agents, offset, page.ends, with_output)
+                    page = _checked(row.id, offset, await self._runs.follow(row.id, offset, lease))
+                    for at in range(0, max(len(page.ends), 1), AT_ONCE):
+                        ends = page.ends[at : at + AT_ONCE]
+                        results = await self._results(row, agents, offset, ends, with_output)
+                        offset += len(results)
+                        last = bool(page.ended) and offset == page.total
+                        yield RunUpdate(results, page.state, page.counts, last)
                 except BusUnavailable:
                     if not follow or not await wait_for_redis(self._store, OUTAGE):
                         raise
                     continue
-                _check(row.id, offset, page)
-                assert page is not None
-                offset += len(results)
-                last = bool(page.ended) and offset == page.total
-                yield RunUpdate(results, page.state, page.counts, last)
                 if last or (not follow and offset == page.total):
                     return
                 if offset == page.total:
                     await follower.wait(POLL_INTERVAL)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
 
     async def _results(
         self, row: RunRow, agents: _Agents, offset: int, ends: list[RunEnd], with_output: bool
@@ -176,7 +191,7 @@ def unknown_run(run: str) -> CommandUnknown:
     return CommandUnknown(f"no run {run}: it was never posted, or its results have expired")
 
 
-def _check(run: str, offset: int, page: RunPage | None) -> None:
+def _checked(run: str, offset: int, page: RunPage | None) -> RunPage:
     if page is None:
         raise RecordLost(f"the record of run {run} is gone, because it has expired or Redis has lost its data")
     if offset > page.total:
@@ -184,3 +199,4 @@ def _check(run: str, offset: int, page: RunPage | None) -> None:
             f"from={offset} is out of range: expected at most {page.total}, the number of targets that have ended",
             field="from",
         )
+    return page

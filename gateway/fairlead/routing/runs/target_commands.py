@@ -38,7 +38,8 @@ COMPARED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TargetEnd:
-    """How the command of a target ended. `digest` is that of all its output; "" if there is none, or too much."""
+    """How the command of a target ended. `digest` is the digest of all its output, or "" if it wrote none or more than
+    is compared."""
 
     state: TargetState
     code: str
@@ -85,8 +86,13 @@ class TargetCommands:
                 self._metrics.accepted.inc(accepted.why == "ok")
                 if lease := await self._lease_to_ring(command, agent, accepted.row):
                     rung.setdefault(lease, []).append(CommandQueued(agent, command))
-            elif accepted.why == "unknown" and not await self._accept_unknown(terms, payload, command, agent, valid):
-                refused[command] = "agent_unknown"
+            elif accepted.why == "unknown":
+                try:
+                    code = await self._accept_unknown(terms, payload, command, agent, valid)
+                except BusUnavailable:
+                    in_doubt.add(command)
+                else:
+                    refused |= {command: code} if code else {}
         for lease, doorbells in rung.items():
             self._inbox.ring(lease, doorbells)
         return in_doubt, refused
@@ -97,8 +103,9 @@ class TargetCommands:
         now = self._membership.now()
         expires = min(now + terms.deadline, terms.expires)
         hold = min(now + AWAY_MS, expires)
-        # The results of the first target are kept as long as those of the last.
-        retention = self.retention_ms + max(0, terms.expires - expires)
+        # The results of the first target are kept as long as those of the last. A record is kept for `retention` from
+        # its end on, which may come at once.
+        retention = self.retention_ms + max(0, terms.expires - now)
         record = NewRecord(
             command, agent, terms.method, payload, terms.lane, now, expires, retention, hold, terms.retry,
             traceparent=self._tracing.traceparent_for(command, terms.traceparent), subject=terms.subject,
@@ -106,20 +113,17 @@ class TargetCommands:
         follower = ENDS_ONLY + self._membership.lease
         return self._records.accept(record, min(now + RING_AGAIN_MS, hold), valid, follower, unknown)
 
-    async def _accept_unknown(self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int) -> bool:
-        """Accept the command of an agent that has no row because Redis has just lost its data; False if it has not. The
-        command sweeper dispatches it then."""
-        try:
-            if not await self._data.data_lost():
-                return False
-            await self._accept(terms, payload, command, agent, valid, unknown=True)
-        except BusUnavailable:
-            pass  # it is looked for, and started again, by one of the next looks
-        return True
+    async def _accept_unknown(self, terms: RunTerms, payload: bytes, command: str, agent: str, valid: int) -> str:
+        """Accept the command of an agent that has no row because Redis has just lost its data. The command sweeper
+        dispatches it then. Returns the code with which it is refused, "" if it is not. Raises BusUnavailable."""
+        if not await self._data.data_lost():
+            return "agent_unknown"
+        accepted = await self._accept(terms, payload, command, agent, valid, unknown=True)
+        return "unavailable" if accepted.why == "full" else ""
 
     async def _lease_to_ring(self, command: str, agent: str, row: AgentRow) -> str:
-        """The node that has the agent; "" if there is none. Ends the command of an agent that is offline. What fails
-        here is done again by the command sweeper."""
+        """The lease of the node that has the agent, or "" if no node has it. The command of an agent that is offline is
+        ended. The command sweeper repeats what fails here."""
         presence, since, why = self._membership.table.presence(row, now := self._membership.now())
         if presence is not Presence.OFFLINE:
             return row.lease

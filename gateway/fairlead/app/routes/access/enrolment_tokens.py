@@ -119,6 +119,7 @@ class EnrolmentTokenRoutes:
             self._auditor.note(request, detail=f"{id} with the keys of its agents")
         await self._auditor.allow(request)
         known = with_agents and await self._revoke_agents(id)
+        await self._identity.pending.remove_token(id)
         if not await self._identity.tokens.remove(id) and not known:
             raise NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")
         return Response(status_code=204)

@@ -46,14 +46,14 @@ class PendingAgentRoutes:
 
     async def _decide(self, request: Request, *, approved: bool) -> Response:
         agent = check_agent_id(request.path_params["agent"])
-        key = decoded(_shown_key, await read_body(request, BODY_LIMIT)).key
+        shown = decoded(_shown_key, await read_body(request, BODY_LIMIT))
         self._authorizer.require_still(caller(request), (Verb.ENROLMENT,))
-        self._auditor.note(request, detail=key)
+        self._auditor.note(request, detail=f"{shown.key} by token {shown.token}")
         await self._auditor.allow(request)
-        if not await self._pending.decide(agent, key, approved=approved):
+        if not await self._pending.decide(agent, shown.key, shown.token, approved=approved):
             raise NotFound(
-                f"no agent {agent!r} with the key {key} waits for an approval: it has enrolled, or has not asked for a "
-                "day"
+                f"no agent {agent!r} with this key and token waits for an approval: it has enrolled, has not asked for "
+                "a day, or asks with another token by now"
             )
         return Response(status_code=204)
 
