@@ -15,7 +15,7 @@ from fairlead.cli.click_extensions import NumberRange
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class CommandTerms(TypedDict):
+class TermOptions(TypedDict):
     deadline: float
     queue: float | None
     lane: Literal["interactive", "bulk"]

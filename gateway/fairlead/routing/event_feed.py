@@ -116,9 +116,13 @@ class EventFeed:
         found = list(takewhile(lambda event: event.position > position, reversed(self._recent)))
         return found[: -PAGE_EVENTS - 1 : -1]
 
-    async def newest(self) -> Position:
-        """The position after every event that there is. Raises BusUnavailable."""
-        return (await self._log.read(BEGINNING, 1, 1)).newest
+    async def beginning(self, after: Position | None) -> Position:
+        """The position at which a reader begins that wants what came after a moment, or with None only what is to come:
+        one before which it has lost nothing. Raises BusUnavailable."""
+        page = await self._log.read(BEGINNING, 1, 1)
+        if after is None or page.newest == BEGINNING:
+            return page.newest
+        return max(after, page.trimmed)
 
     @contextmanager
     def reader(self) -> Iterator[Follower]:

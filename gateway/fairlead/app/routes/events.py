@@ -60,9 +60,9 @@ class EventRoutes:
         if since is None:
             return StreamStart(BEGINNING, follow, resumes=False)
         seconds = whole_number(request, "since", 0, LONGEST)
-        if not seconds:  # the clock that gave the newest position may be ahead of this node's
-            return StreamStart(await self._feed.newest(), follow, resumes=False)
-        return StreamStart(Position(max(self._now() - seconds * 1000, 0), 0), follow, resumes=False)
+        # Without seconds, the clock that gave the newest position may be ahead of this node's.
+        moment = Position(max(self._now() - seconds * 1000, 0), 0) if seconds else None
+        return StreamStart(await self._feed.beginning(moment), follow, resumes=False)
 
 
 def _type(given: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.command_options import CommandTerms, command_options
+from fairlead.cli.command_options import TermOptions, command_options
 from fairlead.cli.completion import complete_agent
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -74,7 +74,7 @@ def call(
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
     payload = parse_arguments(arguments) if document is None else _read_document(document)
-    terms: CommandTerms = {"deadline": deadline, "queue": queue, "lane": lane}
+    terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
         command = client.command(agent, method, payload, **terms, retry=retry, takes_input=send)

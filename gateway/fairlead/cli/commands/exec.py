@@ -12,7 +12,7 @@ import click
 
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import IntegerRange
-from fairlead.cli.command_options import CommandTerms, command_options
+from fairlead.cli.command_options import TermOptions, command_options
 from fairlead.cli.completion import complete_agent
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -68,7 +68,7 @@ def exec_(
         raise click.UsageError("no program given: expected fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
     payload = {"argv": argv, "env": parse_environment(env), "cwd": cwd, "stdin": stdin}
-    terms: CommandTerms = {"deadline": deadline, "queue": queue, "lane": lane}
+    terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
         command = client.command(agent, "exec", payload, **terms, takes_input=stdin)
