@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlead.fleet.runs.keys import run_key
+from fairlead.fleet.schema import cmd_key
+from fairlead.settings import Settings
+from fairlead.store.reply import integer, items, text
 
 from support.gateway.platform_api import PLATFORM
 from support.plain_http import plain_get
@@ -197,3 +200,34 @@ async def test_redis_loses_the_run_and_its_followers_are_told(
     assert lines[-1]["error"]["code"] == "record_lost"
     await asyncio.to_thread(wait_until, lambda: "is not driven here any more: gone" in fleet.nodes[0].log())
     swarm.thaw()
+
+
+async def test_outputs_of_the_first_targets_are_kept_as_long_as_those_of_the_last(
+    fleet: RunFleet, shared_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    """The record of a target is kept until the retention of a run that takes all its time is over."""
+    run = fleet.begin(agents=["all-0"], deadline=3600, run_deadline=3600)
+    fleet.end(run)
+    (line,) = fleet.results(run)[:-1]
+    left = integer(await (await redis_of(shared_valkey)).submit("PTTL", cmd_key(line["command"]))) / 1000
+    assert left > 3600 + Settings("node-1").retention - 300
+
+
+async def test_who_takes_a_run_long_after_its_owner_has_stopped_starts_nothing_again(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    """What had run by then may have left no record."""
+    fleet, store = make_fleet(own_valkey.url), await redis_of(own_valkey)
+    node = fleet.node("--retention=2")
+    fleet.agents(1, "many").freeze()
+    run = fleet.begin(agents=["many-0"], deadline=600, run_deadline=600)
+    wait_until(lambda: fleet.get(run)["counts"].get("started") == 1)
+    node.stop()
+    records = items(await store.submit("KEYS", "fl2:cmd:*"))
+    assert len(records) == 1
+    await store.submit("DEL", text(records[0]))  # as its retention would have
+    await asyncio.sleep(2)  # the time itself is what matters: more than half of the retention
+    await asyncio.to_thread(node.start)
+    ended = fleet.end(run)
+    assert ended["counts"] == {"failed": 1}
+    assert ended["outcomes"][0]["code"] == "outcome_unknown"
