@@ -83,6 +83,7 @@ abuse: $(STAMP) ## Attacks on a real node, with what its owner sees meanwhile (A
 
 bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.links.run
+	$(PY) -m bench.links.credentials
 	$(PY) -m bench.nodes
 	$(PY) -m bench.workers
 	$(PY) -m bench.market.run
@@ -92,7 +93,11 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.commands.http_side
 	$(PY) -m bench.commands.deadlines
 	$(PY) -m bench.commands.lists
+	$(PY) -m bench.commands.selectors
+	$(PY) -m bench.commands.runs --ssh 200
 	$(PY) -m bench.commands.tracing
+	$(PY) -m bench.commands.signatures
+	$(PY) -m bench.store_sizes
 	$(PY) -m bench.hold
 	$(PY) -m bench.storm
 	$(PY) -m bench.endurance

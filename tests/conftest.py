@@ -8,13 +8,11 @@ import gc
 import os
 import resource
 import signal
-import ssl as tls
 import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
-from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -136,22 +134,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def tls_redis(own_valkey: EmbeddedValkey, certificate: Path) -> AsyncIterator[str]:
     """`own_valkey` behind TLS: its URL."""
-    from support.streams import copy_stream  # after its assertions were registered for rewriting
+    from support.tls_redis import TlsRedis  # after its assertions were registered for rewriting
 
-    plain = urlsplit(own_valkey.url)
-
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if plain.scheme == "unix":
-            inner = await asyncio.open_unix_connection(plain.path)
-        else:
-            inner = await asyncio.open_connection(plain.hostname, plain.port)
-        await asyncio.gather(copy_stream(reader, inner[1]), copy_stream(inner[0], writer))
-
-    context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
-    server = await asyncio.start_server(relay, "localhost", 0, ssl=context)
-    yield f"rediss://localhost:{server.sockets[0].getsockname()[1]}"
-    server.close()
+    server = TlsRedis(own_valkey.url, certificate)
+    await server.start()
+    yield server.url
+    await server.stop()
 
 
 @pytest.fixture

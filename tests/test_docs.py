@@ -108,7 +108,7 @@ ORDINARY = {
     """,
     "networks and HTTP": """
         accept access address admin app asgi channel credentials dial endpoint headers hosts http idle ingress
-        layers load network openapi proxy response sender transport tunnel upgrade websocket
+        layers load network openapi proxy response sender transport tunnel upgrade url websocket
     """,
     "operating systems": """
         confinement cpu descendants disk environment escapes exec exit forked pipe pool private proc protected
@@ -119,10 +119,10 @@ ORDINARY = {
         pod rbac readiness reconnect resources scale scaling spec tolerance workload zone
     """,
     "telemetry": """
-        counters decaying health histogram observability snapshot span spans tracing
+        counters decaying health histogram observability snapshot span spans tracing usage
     """,
     "products and their terms": """
-        agones click keda prometheus redis uvicorn
+        agones click keda prometheus redis sentinels uvicorn
     """,
     "what a person does": """
         balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why

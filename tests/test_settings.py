@@ -22,6 +22,7 @@ from fairlead.settings import (
     load,
     node_name,
 )
+from fairlead.settings.redis_tls import FILES
 from fairlead.settings.table import SETTINGS
 
 SECRET_A = "a-token-for-the-agents"
@@ -53,7 +54,7 @@ def test_defaults_bind_this_machine_alone_and_pass_their_own_rules() -> None:
 
 
 def test_each_setting_is_in_the_table() -> None:
-    names = {one.name for one in fields(Settings)} | {f"{secret}_file" for secret in FROM_FILES} | {"redis_ca_file"}
+    names = {one.name for one in fields(Settings)} | {f"{secret}_file" for secret in FROM_FILES} | set(FILES)
     assert set(SETTINGS) == names
 
 
@@ -104,7 +105,11 @@ def test_development_tokens_never_leave_this_machine(host: str) -> None:
     assert f"api_host {host}" in faults[1]
     assert "platform_token" in faults[1]
     own = {"FAIRLEAD_AGENT_TOKEN": SECRET_A, "FAIRLEAD_PLATFORM_TOKEN": SECRET_P}
-    assert load({"FAIRLEAD_LINK_HOST": host, "FAIRLEAD_API_HOST": host, **own}, None, {}).link_host == host
+    (fault,) = faults_of({"FAIRLEAD_LINK_HOST": host, "FAIRLEAD_API_HOST": host, **own})
+    assert "one token for all agents opens links there" in fault
+    shared = {"FAIRLEAD_INSECURE_SHARED_TOKEN": "true", "FAIRLEAD_LINK_HOST": host, "FAIRLEAD_API_HOST": host}
+    assert load({**shared, **own}, None, {}).link_host == host
+    assert len(faults_of(shared)) == 2, "the flag admits no token that everyone knows"
     # The admin port asks for no token, so it is not concerned.
     assert load({"FAIRLEAD_ADMIN_HOST": host}, None, {}).admin_host == host
 
@@ -160,6 +165,22 @@ def test_the_url_of_redis_is_read_from_a_file_and_names_the_authorities(tmp_path
         assert "hunter2" not in fault
     (fault,) = faults_of({"FAIRLEAD_REDIS": "redis://r"} | ca)
     assert "only a rediss:// URL" in fault
+
+
+def test_the_certificate_for_redis_needs_its_key(tmp_path: Path) -> None:
+    (tmp_path / "crt").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "key").write_text("-----BEGIN EC PRIVATE KEY-----\n")
+    redis = {"FAIRLEAD_REDIS": "rediss://r"}
+    crt = {"FAIRLEAD_REDIS_CERT_FILE": str(tmp_path / "crt")}
+    key = {"FAIRLEAD_REDIS_KEY_FILE": str(tmp_path / "key")}
+    assert load(redis | crt | key, None, {}).redis == (
+        f"rediss://r?ssl_certfile={tmp_path}/crt&ssl_keyfile={tmp_path}/key"
+    )
+    for one, missing in ((crt, "redis_key_file"), (key, "redis_cert_file")):
+        (fault,) = faults_of(redis | one)
+        assert f"set without {missing}: TLS needs both" in fault
+    (fault,) = faults_of(redis | crt | {"FAIRLEAD_REDIS_KEY_FILE": str(tmp_path / "crt")})
+    assert "contains no PEM private key" in fault
 
 
 def test_secrets_are_in_no_fault_and_no_repr() -> None:
@@ -284,5 +305,9 @@ def test_a_required_identity_needs_an_issuer_key_and_makes_the_development_token
     (fault,) = faults_of(env)
     assert "agent_token is the development token" in fault
     assert load(env | {"FAIRLEAD_REQUIRE_IDENTITY": "true"}, None, {}).require_identity
+    own = {"FAIRLEAD_AGENT_TOKEN": SECRET_A, "FAIRLEAD_REQUIRE_IDENTITY": "true"}
+    assert load(env | own, None, {}).require_identity, "without the flag for shared tokens"
+    (fault,) = faults_of(env | own | {"FAIRLEAD_INSECURE_SHARED_TOKEN": "true"})
+    assert "the first refuses the shared token" in fault
     (fault,) = faults_of({"FAIRLEAD_REQUIRE_IDENTITY": "perhaps"})
     assert "expected true or false" in fault

@@ -130,6 +130,11 @@ ALERTS = (
     Alert("FairleadRedisFull", "critical", "1m",
           f"max {BY} (fairlead_redis_memory_bytes) / max {BY} (fairlead_redis_memory_limit_bytes > 0) > 0.9",
           f"{WHERE}: Redis is nearly full, and new commands are refused"),
+    # A rewrite that failed leaves time until the disk is full; a file that cannot be written leaves none.
+    Alert("FairleadRedisDiskFailing", "critical", "1m", f"max {BY} (fairlead_redis_disk_failing) > 0",
+          f"{WHERE}: Redis cannot write to its disk, or cannot rewrite its append-only file"),
+    Alert("FairleadRedisUnconfirmed", "critical", "1m", f"max {BY} (fairlead_redis_unconfirmed) > 0",
+          f"{WHERE}: no replica of Redis, or not its disk, keeps up, so nothing new is told"),
     Alert("FairleadDataLost", "critical", "0m", f"sum {BY} (increase(fairlead_data_lost_total[15m])) > 0",
           f"{WHERE}: Redis has lost its data"),
     Alert("FairleadNodeSilent", "critical", "1m",
@@ -148,6 +153,10 @@ ALERTS = (
     Alert("FairleadTokensRefused", "warning", "10m",
           f"sum {BY} (rate(fairlead_credentials_refused_total[5m])) > 1",
           f"{WHERE}: agents or callers use tokens that are not accepted"),
+    # One is enough: no agent that restarts, crashes or is restored from a backup looks like two.
+    Alert("FairleadAgentCloned", "warning", "0m",
+          f"sum {BY} (increase(fairlead_cloned_agents_total[1h])) > 0",
+          f"{WHERE}: two copies of an agent use its key"),
     # One a second: a scraper that connects to the admin port too often is not an attack.
     Alert("FairleadConnectionsEvicted", "warning", "5m",
           f"sum {BY} (rate(fairlead_connections_evicted_total[5m])) > 1",
@@ -174,6 +183,16 @@ ALERTS = (
           f"{WHERE}: {{{{ $labels.pod }}}} has been draining for 15 minutes and still holds agents"),
     Alert("FairleadSpansDropped", "warning", "15m", f"sum {BY} (rate(fairlead_spans_dropped_total[5m])) > 0",
           f"{WHERE}: spans do not reach the collector"),
+    # One refusal is one request that somebody made in vain; a disk that is full refuses all of them.
+    Alert("FairleadAuditUnwritable", "critical", "1m",
+          "sum by (namespace, gateway, pod) (rate(fairlead_audit_failures_total[5m])) > 0",
+          f"{WHERE}: {{{{ $labels.pod }}}} cannot write its audit log and refuses requests"),
+    # A collector that restarts is back within minutes; the lines stay in the files for as long as it takes.
+    Alert("FairleadAuditExportBehind", "warning", "15m",
+          "sum by (namespace, gateway, pod) (fairlead_audit_export_waiting_lines) > 0"
+          " and sum by (namespace, gateway, pod) (rate(fairlead_audit_export_failures_total[10m])) > 0"
+          " or sum by (namespace, gateway, pod) (increase(fairlead_audit_export_missing_lines_total[1h])) > 0",
+          f"{WHERE}: the audit log of {{{{ $labels.pod }}}} does not reach the collector"),
     Alert("FairleadScaleBlockedAtMax", "warning", "10m",
           f'max {BY} (fairlead_operator_condition{{condition="ScalingLimited"}} and {LEADS}) == 1'
           f" and {of_leader('desired_replicas')} <= {of_leader('current_replicas')}",

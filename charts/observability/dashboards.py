@@ -86,6 +86,8 @@ OVERVIEW = Dashboard(
             Panel("Upgrades refused", "ops",
                   "Upgrades refused per second, by reason: token, subprotocol, full, busy, rate, draining.",
                   (rate("fairlead_handshakes_rejected_total", FLEET, "reason"),)),
+            Panel("Cloned agents", "short", "Agents whose key was found to be used by two copies, in the last hour.", (
+                Query(f"sum(increase(fairlead_cloned_agents_total{{{FLEET}}}[1h]))", "cloned"),)),
             Panel("Links that wait for welcome", "short",
                   "Links accepted and not welcomed yet, and how many there may be, in the whole fleet. When the lines "
                   "meet, nodes refuse agents as busy.", (
@@ -300,8 +302,10 @@ REDIS = Dashboard(
     "The state that nodes share in Redis, and the export of traces.",
     (
         Row("Redis", (
-            Panel("Redis", "short", "1 while Redis answers the node.",
-                  (Query(f"fairlead_redis_up{{{NODE}}}", "{{pod}}"),)),
+            Panel("Redis", "short", "1 while Redis answers the node. Its disk: 1 while it cannot write there.", (
+                Query(f"fairlead_redis_up{{{NODE}}}", "{{pod}}"),
+                Query(f"max(fairlead_redis_disk_failing{{{NODE}}})", "disk fails"),
+            )),
             Panel("Batches", "s", "Round trip of one pipelined batch.",
                   quantiles("fairlead_redis_batch_duration_seconds", NODE)),
             Panel("Redis commands", "ops", "Commands that Redis answered, by node.",
@@ -322,6 +326,23 @@ REDIS = Dashboard(
             Panel("Doorbells lost", "ops",
                   "Doorbells that reached no node. The commands that they announced are still found, but later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),
+        )),
+        Row("Audit log", (
+            Panel("Audit lines", "ops", "Lines written to the audit log, and lines that the collector accepted.", (
+                Query(f"sum(rate(fairlead_audit_lines_total{{{NODE}}}{RATE}))", "written"),
+                Query(f"sum(rate(fairlead_audit_exported_lines_total{{{NODE}}}{RATE}))", "exported"),
+            )),
+            Panel("Audit lines not exported yet", "short",
+                  "Lines that the collector has not accepted yet, and lines that were removed before that.", (
+                      Query(f"fairlead_audit_export_waiting_lines{{{NODE}}}", "{{pod}} waiting"),
+                      Query(f"fairlead_audit_export_missing_lines_total{{{NODE}}}", "{{pod}} removed"),
+                  )),
+            Panel("Audit failures", "ops",
+                  "Requests that were refused because the log could not be written, and batches that the collector did"
+                  " not accept.", (
+                      Query(f"sum(rate(fairlead_audit_failures_total{{{NODE}}}{RATE}))", "refused requests"),
+                      Query(f"sum(rate(fairlead_audit_export_failures_total{{{NODE}}}{RATE}))", "batches sent again"),
+                  )),
         )),
         Row("Traces", (
             Panel("Spans", "ops", "Spans that the collector accepted.",

@@ -7,11 +7,13 @@ every package may import it.
     │   ├── Unauthorized       no or wrong credential
     │   ├── Forbidden          a Host or an Origin that this port does not serve
     │   │   ├── PermissionDenied  no role of the caller allows what it asked for
+    │   │   │   └── ApprovalRequired  a second person has to approve it first
     │   │   └── EnrolmentDenied  an administrator has denied the enrolment
     │   ├── ApprovalPending    the enrolment waits for an administrator
     │   ├── AgentUnknown       no agent with that id was ever seen
     │   ├── CommandUnknown     no command with that id exists, or its results have expired
     │   ├── ResultsTrimmed     the results were removed because they have been read
+    │   ├── ResultsDropped     the results were dropped after the end of the command, to make room
     │   ├── RecordExpired      the command of this Idempotency-Key has ended, and its record has been removed
     │   ├── IdempotencyConflict  the same Idempotency-Key was used with another body
     │   ├── InputConflict      another input chunk was stored under the same number
@@ -25,6 +27,7 @@ every package may import it.
     │   ├── Rebuilding         Redis has lost its data, and the linked agents are being registered again
     │   ├── AgentOffline       the agent has no link
     │   ├── NodeBusy           this node is draining or full
+    │   ├── QuotaExceeded      the tenant has, or does, as much as it may
     │   └── Throttled          too many wrong credentials from this address, or enrolments with one token
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
     └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
@@ -72,6 +75,13 @@ class PermissionDenied(Forbidden):
     code = "permission_denied"
 
 
+class ApprovalRequired(PermissionDenied):
+    """The method needs the approval of a second person. `details` has the `approval`, the id of the request for it, and
+    its `state`."""
+
+    code = "approval_required"
+
+
 class ApprovalPending(InvalidRequest):
     """An enrolment waits for an administrator. `details` has the thumbprint of its `key`."""
 
@@ -98,8 +108,15 @@ class ResultsTrimmed(InvalidRequest):
     code = "results_trimmed"
 
 
+class ResultsDropped(InvalidRequest):
+    """The results were dropped after the end of the command, to make room. `details` has the offset `first`, at which
+    the end of the command is still to be read."""
+
+    code = "results_dropped"
+
+
 class RecordExpired(InvalidRequest):
-    """The command that was posted with this Idempotency-Key has ended, and its record has been removed."""
+    """The command or run that was posted with this Idempotency-Key has ended, and its record has been removed."""
 
     code = "record_expired"
 
@@ -136,10 +153,22 @@ class BusUnavailable(Unavailable):
     code = "bus_unavailable"
 
 
+class WritesRefused(BusUnavailable):
+    """Redis answers, and refuses whatever writes, from every node: it cannot write to its disk, or has too few
+    replicas. Nothing was executed."""
+
+
 class StoreFull(BusUnavailable):
     """Redis answers, and has too little memory left for this request. `retry_after` in `details` is in seconds."""
 
     code = "store_full"
+
+
+class NotConfirmed(BusUnavailable):
+    """No replica, or not the disk, confirms what Redis stores, as the setting `durability` demands. Nothing was
+    executed."""
+
+    code = "not_confirmed"
 
 
 class NotAnswered(BusUnavailable):
@@ -164,6 +193,12 @@ class AgentOffline(Unavailable):
 
 class NodeBusy(Unavailable):
     code = "node_busy"
+
+
+class QuotaExceeded(Unavailable):
+    """`details` has the `quota`, its `limit`, and `retry_after` in seconds."""
+
+    code = "quota_exceeded"
 
 
 class Throttled(Unavailable):

@@ -10,12 +10,16 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
-from fairlead.audit.log_writer import AuditLogWriter
+from fairlead.audit.audit_trail import AuditTrail
+from fairlead.audit.records import ISSUERS_CHANGED, LINK_ISSUERS_CHANGED
 from fairlead.authorization.authorizer import Authorizer
+from fairlead.authorization.posters.poster_rights import Posters
 from fairlead.bus.inbox import Inbox
 from fairlead.bus.sibling_doorbells import SiblingDoorbells
 from fairlead.carrier.connection_context import ConnectionContext
@@ -24,18 +28,35 @@ from fairlead.carrier.reading.account import ReadBudget
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
+from fairlead.fleet.approvals.approval_requests import ApprovalRequests
+from fairlead.fleet.events.dead_letters import DeadLetters
+from fairlead.fleet.reports.fact_history import FactHistory
 from fairlead.fleet.tokens.service_tokens import ServiceTokens
 from fairlead.hub.hub import Hub
+from fairlead.identity.certificate_trust import CertificateTrust, TrustChange
+from fairlead.oidc.issuer_registry import IssuerRegistry
+from fairlead.routing.agents.agent_jwts import AgentJwts
+from fairlead.routing.agents.cloned_agents import ClonedAgents
 from fairlead.routing.agents.identity import IdentityRegistry
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.key_types import KeyTypes
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.observability.gauges import watch_links, watch_moves, watch_reading, watch_redis, watch_tracing
+from fairlead.routing.observability.gauges import (
+    watch_identity,
+    watch_links,
+    watch_moves,
+    watch_reading,
+    watch_redis,
+    watch_tracing,
+)
 from fairlead.routing.routing import Routing
+from fairlead.routing.sinks.sink_keeper import SinkKeeper
+from fairlead.routing.tenant_limits import TenantLimits
 from fairlead.settings import Settings
-from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.server_check import check_server
+from fairlead.store.servers.confirmer import Durability
+from fairlead.store.servers.opening import open_store
+from fairlead.store.servers.server_check import check_server
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.span_exporter import SpanExporter
 from fairlead.telemetry.tracing import Tracing
@@ -62,41 +83,106 @@ class Node:
         )
         slow_readers: set[Connection] = set()
         self.connection_context = ConnectionContext(
-            self.timer_wheel,
-            max_message=settings.message_limit,
-            max_buffered=settings.queue_limit,
-            read_scheduler=self.read_scheduler,
-            slow=slow_readers,
-        )
-        self._store = Pipeliner(redis_url)
+            self.timer_wheel, max_message=settings.message_limit, max_buffered=settings.queue_limit,
+            read_scheduler=self.read_scheduler, slow=slow_readers,
+        )  # fmt: skip
+        self._store = open_store(redis_url, durability=Durability(settings.durability))
         self._store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         fleet = FleetStore.on(self._store, settings.output_limit, settings.redis_memory_limit)
-        self.directory, self.node_rows = fleet.directory, fleet.node_rows
+        self.directory, self.columns, self.node_rows = fleet.directory, fleet.columns, fleet.node_rows
         self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
-        self.audit_log = _audit_log(settings, metrics)
-        self.service_tokens = ServiceTokens(self._store)
+        self.audit_trail = AuditTrail(settings, metrics)
+        self.service_tokens, self.approvals = ServiceTokens(self._store), ApprovalRequests(self._store)
         self.authorizer = Authorizer(
             settings.roles, settings.issuers, fleet.directory, fleet.records, self.service_tokens, membership.now,
             membership.unknown_command,
         )  # fmt: skip
-        self.identity = IdentityRegistry(settings, self._store, self.hub, membership.now)
-        self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch, siblings=siblings)
+        self.identity = IdentityRegistry(settings, self._store, self.hub, membership.now, fleet.tenants)
+        self.agent_jwts = AgentJwts(settings.link_issuers, lambda: membership.now() // 1000)
+        self._inbox = Inbox(self._store, settings.node, membership.epoch, siblings=siblings)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
         )
+        self._connect_identity(fleet)
         self._inbox.on_doorbells = self.routing.doorbells.handle
         self._store.on_wrong_type = KeyTypes(self._store).check
-        # A server that was killed may have lost its last writes, and with them claims of this node.
-        self._store.on_connect = membership.reconciliation.request
+        # A server that was killed may have lost its last writes, and with them claims and commands of this node.
+        self._store.on_connect = self.routing.recovery.connected
         self._loops: list[asyncio.Task[None]] = []
+        self.sinks = self._event_sinks(settings.event_sinks)
+        self.tenants = _tenants(fleet.tenants, self.authorizer, self.hub, metrics)
+        self.routing.runs.late.may_run = Posters(self.authorizer).may_run
+        self._watch(fleet, slow_readers)
+
+    def _watch(self, fleet: FleetStore, slow_readers: set[Connection]) -> None:
+        """Have the metrics read what the parts count."""
+        metrics = self.metrics
         self.authorizer.watch(metrics)
         self.identity.watch(metrics)
-        watch_links(metrics, self.hub, settings.capacity)
+        watch_links(metrics, self.hub, self.settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
-        watch_redis(metrics, self._store, fleet.memory, self._inbox)
+        watch_redis(metrics, self._store, fleet.memory, self._inbox, self.membership)
         watch_tracing(metrics, self.tracing)
+
+    @property
+    def fact_history(self) -> FactHistory:
+        """The last changes of agents' facts."""
+        return FactHistory(self._store)
+
+    def _connect_identity(self, fleet: FleetStore) -> None:
+        """Have ends of commands, other roles, links that are refused and copies of agents told, and links end with
+        their JWTs."""
+        log, registration = self.audit_trail.log, self.routing.registration
+        if log is not None:
+            self.routing.telemetry.on_command_end = self.audit_trail.command_ended
+            for action, registry in (
+                (ISSUERS_CHANGED, self.authorizer.users.issuers), (LINK_ISSUERS_CHANGED, self.agent_jwts.issuers),
+            ):  # fmt: skip
+                registry.on_reload = partial(self._issuers_changed, action, registry)
+        self.authorizer.policy_watch.on_change = self._policy_changed
+        registration.refusals.log = self.routing.schedule_keeper.log = log
+        self.identity.record(log)
+        registration.cloned = ClonedAgents(
+            fleet, self.identity.revocations, log, self.routing.tasks, self.membership.now, self.metrics
+        )
+        self.membership.on_directive = lambda what, detail: self.audit_trail.directive(what, detail, len(self.hub))
+        self.routing.disconnector.on_directive = self.audit_trail.directive
+        expiring, refusals = registration.expiring, registration.refusals
+        expiring.refusal = self.agent_jwts.refusal
+        self.agent_jwts.watch(self.metrics)
+        expiring.on_refused = self.audit_trail.links_closed
+        certified, of_tenants = registration.certified, self.routing.tenant_links
+        watch_identity(self.metrics, expiring, lambda: certified.closed + of_tenants.closed, lambda: refusals.count)
+
+    def _policy_changed(self) -> None:
+        """Other roles hold, or other tenants are declared."""
+        watch = self.authorizer.policy_watch
+        self.audit_trail.roles_changed(watch.digest, len(watch.policy.roles))
+        removed = self.routing.tenant_links.close_removed(watch.policy.declares, self.audit_trail.links_closed)
+        self.routing.tasks.spawn(removed)
+
+    def _event_sinks(self, path: Path | None) -> SinkKeeper:
+        sinks = SinkKeeper(
+            path, self.routing.events.readers, DeadLetters(self._store), self.authorizer.traits, self.membership,
+            self.metrics,
+        )  # fmt: skip
+        sinks.on_change = self.audit_trail.sinks_changed
+        return sinks
+
+    def _issuers_changed(self, action: str, issuers: IssuerRegistry) -> None:
+        self.audit_trail.issuers_changed(action, (source.issuer.url for source in issuers.sources))
+
+    async def trust_changed(self, change: TrustChange, trust: CertificateTrust) -> None:
+        """Close the links whose client certificate is not valid by what the files say now, and tell it."""
+        closed = await self.routing.registration.certified.apply(change)
+        detail = (
+            f"{len(trust.authorities)} authorities, {change.gone} removed; {trust.revoked_count} revoked certificates"
+        )
+        level = logging.WARNING if closed else logging.INFO
+        logger.log(level, "read the authorities of clients again: %s; closed %d links", detail, closed)
+        self.audit_trail.client_authorities_changed(trust.digest.hex(), detail, closed)
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -111,8 +197,9 @@ class Node:
         """Join the fleet. Raises ConfigError if the file of roles or of issuers cannot be used, Redis does not
         answer or is not fit for use, or if another process has this node's name."""
         self.authorizer.load()
-        if self.audit_log is not None:
-            self.audit_log.open()
+        self.agent_jwts.issuers.load()
+        self.sinks.load()
+        self.audit_trail.open()
         self.routing.terminals.open()
         self.timer_wheel.start()
         self.routing.loop_lag.start()
@@ -123,17 +210,19 @@ class Node:
                     f"{self._store.last_error.message} (waited {FIRST_CONTACT:g} s; check the address, and that the "
                     "server runs)"
                 )
-            await check_server(self._store)
+            await check_server(self._store, Durability(self.settings.durability))
             await self._inbox.start()
             await self.routing.heartbeat.join()
         except BaseException:
             await self.stop()
             raise
         self.routing.readiness.problem = ""
-        loops = [*self.routing.loops(), *self.authorizer.loops(), *self.identity.loops()]
-        if self.audit_log is not None:
-            loops.append(self.audit_log.run())
+        loops = [
+            *self.routing.loops(), *self.authorizer.loops(), *self.identity.loops(), *self.audit_trail.loops(),
+            self.agent_jwts.issuers.run(), self.sinks.run(),
+        ]  # fmt: skip
         self._loops = [asyncio.create_task(self._watched(loop)) for loop in loops]
+        self.audit_trail.node_started(self.authorizer.policy_watch.digest)
 
     async def _watched(self, loop: Coroutine[Any, Any, None]) -> None:
         """Run a loop. An error that ends it is a defect. It is logged and makes the node unready, because nobody awaits
@@ -150,8 +239,14 @@ class Node:
         """Why this node should get no new links; "" if it should."""
         return self.routing.readiness.unready()
 
+    def redis_problem(self) -> str:
+        """What is wrong with Redis, in words; "" if nothing is."""
+        return self.routing.readiness.redis_problem()
+
     def begin_drain(self) -> None:
         """Take no more links, and let the other nodes know."""
+        if not self.hub.draining:
+            self.audit_trail.node_draining(len(self.hub))
         self.hub.draining = True
         self.routing.heartbeat.send_soon()
 
@@ -178,6 +273,9 @@ class Node:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self.routing.tasks.aclose(timeout=2.0)
+        await self.routing.registration.refusals.tasks.aclose()
+        if self.routing.registration.cloned is not None:
+            self.routing.registration.cloned.aclose()
         if self._store.available:
             await self.routing.heartbeat.leave()
         await self._inbox.aclose()
@@ -188,22 +286,14 @@ class Node:
         self.routing.telemetry.aclose()
         if self.tracing.exporter is not None:
             await self.tracing.exporter.aclose()
-        if self.audit_log is not None:
-            self.audit_log.close()
+        await self.audit_trail.aclose()
 
 
-def _audit_log(settings: Settings, metrics: Metrics) -> AuditLogWriter | None:
-    """Writes the audit log; None if no `audit_log` is set."""
-    if settings.audit_log is None:
-        return None
-    log = AuditLogWriter(settings.audit_log, settings.node, settings.audit_fsync, settings.audit_size)
-    metrics.add_counter("fairlead_audit_lines_total", "Lines written to the audit log", lambda: log.lines)
-    metrics.add_counter(
-        "fairlead_audit_failures_total",
-        "Events refused because the audit log could not be written",
-        lambda: log.failures,
-    )
-    return log
+def _tenants(limits: TenantLimits, authorizer: Authorizer, hub: Hub, metrics: Metrics) -> TenantLimits:
+    """The quotas of tenants, which the file of roles declares."""
+    limits.declared = lambda: authorizer.policy.tenants
+    limits.watch(metrics, lambda: [session.agent for session in hub])
+    return limits
 
 
 def _exporter(settings: Settings) -> SpanExporter | None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+from fairlead.tenant import local_id
+
 SHARDS: Final = 64
 """A command's id names the shard of its agent: its 17th and 18th characters, which are two of its random digits, read
 as a number modulo 64."""
 
 
 def agent_shard(agent: str) -> int:
-    return zlib.crc32(agent.encode()) % SHARDS
+    """The shard of an agent, whatever its tenant: whoever signs a command chooses its id by what it knows, which is the
+    id without the tenant."""
+    return zlib.crc32((local_id(agent) if agent[:1] == "/" else agent).encode()) % SHARDS
 
 
 def command_shard(command: str) -> int:

@@ -1,8 +1,8 @@
 """Runs one attack in a process of its own, so that it does not use the event loop that measures its effect.
 
-    python -m abuse.attacker NAME PORTS SHARE SECONDS
+    python -m abuse.attacker NAME SITE SHARE SECONDS
 
-`run.py` starts it. PORTS has the victim's ports as JSON; its last line on stdout has its counts, as JSON.
+`run.py` starts it. SITE says as JSON where the victim is; its last line on stdout has its counts, as JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from abuse import enrolment_attacks, fuzzers, http_attacks, link_attacks, parser_attacks
-from abuse.http_attacks import AttackScale, Ports
+from abuse.attempts import Site
+from abuse.http_attacks import AttackScale
+from abuse.trust import audit_logs, clocks, identities, issuers, proxies, roles, signatures, stored_commands, tenants
 
-Play = Callable[[Ports, AttackScale], Coroutine[Any, Any, Counter[str]]]
+Play = Callable[[Site, AttackScale], Coroutine[Any, Any, Counter[str]]]
 
 PLAYS: dict[str, Play] = {
     play.__name__: play
@@ -30,6 +32,7 @@ PLAYS: dict[str, Play] = {
         http_attacks.slow_bodies,
         http_attacks.wrong_tokens,
         enrolment_attacks.wrong_enrolments,
+        enrolment_attacks.forged_credentials,
         http_attacks.accept_bucket,
         http_attacks.malformed_upgrades,
         parser_attacks.empty_lines,
@@ -49,6 +52,21 @@ PLAYS: dict[str, Play] = {
         link_attacks.hostile_retry,
         fuzzers.fuzz_link,
         fuzzers.fuzz_http,
+        identities.taken_ids,
+        identities.stolen_enrolment_tokens,
+        identities.replayed_renewals,
+        issuers.forged_jwts,
+        issuers.rotated_issuer_keys,
+        proxies.forged_proxy_headers,
+        roles.role_escapes,
+        roles.approval_escapes,
+        tenants.foreign_tenants,
+        signatures.captured_gateway,
+        signatures.malicious_node,
+        stored_commands.malicious_redis,
+        audit_logs.altered_audit_logs,
+        clocks.clock_behind,
+        clocks.clock_ahead,
     )
 }
 
@@ -57,7 +75,7 @@ def main() -> None:
     name, place, share, seconds = sys.argv[1:5]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    tried = asyncio.run(PLAYS[name](Ports(**json.loads(place)), AttackScale(float(share), float(seconds))))
+    tried = asyncio.run(PLAYS[name](Site(**json.loads(place)), AttackScale(float(share), float(seconds))))
     print(json.dumps(tried))
 
 

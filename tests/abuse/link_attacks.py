@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -68,23 +69,40 @@ def framed(message: Message) -> bytes:
     return frame(data if isinstance(data, bytes) else data.encode())
 
 
+NONCE = re.compile(rb"\r\nfairlead-nonce: ([^\r]+)\r\n", re.IGNORECASE)
+
+
+class UpgradeRefused(ConnectionError):
+    """With the status of the answer."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(line)
+        self.status = line.split()[1]
+
+
 class RawLink:
-    """One link over a bare socket. Raises ConnectionError when the upgrade is refused."""
+    """One link over a bare socket. Raises UpgradeRefused when the upgrade is refused."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     @classmethod
-    async def dial(cls, port: int, hello: Message, source: str = SOURCE) -> RawLink:
+    async def dial(
+        cls, port: int, hello: Message | Callable[[str], Message], source: str = SOURCE, token: str = AGENT_TOKEN
+    ) -> RawLink:
+        """Says this hello, or the one that is made for the nonce of the answer."""
         async with asyncio.timeout(10):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0), limit=4 << 20)
-            writer.write(upgrade_request("127.0.0.1"))
+            writer.write(upgrade_request("127.0.0.1", token))
             head = await reader.readuntil(b"\r\n\r\n")
             if b" 101 " not in head.split(b"\r\n")[0]:
                 writer.transport.abort()
-                raise ConnectionError(head.split(b"\r\n")[0].decode())
+                raise UpgradeRefused(head.split(b"\r\n")[0].decode())
             link = cls(reader, writer)
+            if callable(hello):
+                nonce = NONCE.search(head)
+                hello = hello(nonce[1].decode() if nonce else "")
             writer.write(framed(hello))
             return link
 

@@ -1,14 +1,15 @@
 """Plays attacks on a real node, one after the other, and shows what its owner sees meanwhile.
 
-    python -m abuse.run                                   every attack at its full size: some twenty minutes
+    python -m abuse.run                                   every attack at its full size: some half an hour
     python -m abuse.run          --attack flood_hb        one of them; repeatable
     python -m abuse.run          --short                  a small share of each
     python -m abuse.run          --soak 30                minutes of the two fuzzers
 
-Each row: what the attacker did and was answered, the healthy commands' p50 and p99 before and during it, what failed of
-them, of new links and of probes, and what the node took in memory and CPU time. Exits with 1 when a promise is broken:
-the node ends or logs a traceback, a healthy command, link or probe fails, memory grows by more than is allowed, or the
-attacker got what it must not. Times are shown and not judged: they depend on the machine.
+Each row: what the attacker did and was answered, how its attempts were refused, the healthy commands' p50 and p99
+before and during it, what failed of them, of new links and of probes, and what the node took in memory and CPU time.
+Exits with 1 when a promise is broken: the node ends or logs a traceback, a healthy command, link or probe fails, memory
+grows by more than is allowed, or the attacker got what it must not. Times are shown and not judged: they depend on the
+machine.
 """
 
 from __future__ import annotations
@@ -30,65 +31,11 @@ from pathlib import Path
 import uvloop
 
 from abuse.attacker import PLAYS
+from abuse.catalogue import ATTACKS, FUZZERS, Attack
 from abuse.victim import Seen, Victim
 
 QUIET = 20.0
 """Seconds of healthy commands before an attack at its full size: 600 of them, as a p99 needs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Attack:
-    seconds: float = 30.0
-    """How long it goes on at its full size."""
-    short: float = 0.05
-    """The share of its count that the short form plays, in at most a tenth of the time and 3 s at least."""
-    files: int = 0
-    """The node's limit of open files, 0 for the machine's."""
-    growth: int = 64
-    """MiB by which the node may grow: caches and the allocator's slack."""
-    flags: tuple[str, ...] = ()
-    needed: tuple[str, ...] = ()
-    """What the attacker must have counted."""
-    forbidden: str = "$^"
-    """A regular expression of what it must not have counted."""
-    most: tuple[tuple[str, int], ...] = ()
-    """What it may have counted so often at most."""
-
-
-OTHER_RULES = "closed (?!4413)"
-"""A flood that breaks another rule than the rate tests that rule and not its budget."""
-
-ATTACKS: dict[str, Attack] = {
-    "pipelined_gets": Attack(growth=20),
-    "idle_connections": Attack(files=2048, seconds=20, growth=100),
-    "silent_connections": Attack(files=2048, seconds=20, growth=100),
-    "slow_heads": Attack(files=2048, seconds=20, growth=100),
-    "slow_bodies": Attack(files=2048, seconds=20, growth=100),
-    "wrong_tokens": Attack(seconds=20, needed=("then right on link: 101", "then right on api: 200")),
-    "wrong_enrolments": Attack(
-        seconds=60, needed=("then right: 201",), forbidden="(secret|unknown|pattern|proof): (?!401|429)"
-    ),
-    "accept_bucket": Attack(seconds=16, forbidden="others (?!101)", flags=("--accept-rate", "200")),
-    "malformed_upgrades": Attack(forbidden=": (101|lost)"),
-    "empty_lines": Attack(seconds=15, short=1.0, growth=20),
-    "tiny_chunks": Attack(seconds=15, short=1.0, growth=20),
-    "endless_trailer": Attack(seconds=15, short=1.0, growth=20),
-    "rebinding": Attack(forbidden=": (?!403)"),
-    "flood_hb": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_ping": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_unknown": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_fragments": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_credit": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_chunks": Attack(seconds=60, forbidden=OTHER_RULES),
-    "flood_events": Attack(seconds=60, forbidden=OTHER_RULES),
-    "partial_messages": Attack(seconds=15, growth=160, flags=("--accept-rate", "1000")),
-    "largest_conn": Attack(needed=("then the next: Welcome", "and the next: Welcome")),
-    "ghosts": Attack(growth=100, flags=("--accept-rate", "1000")),
-    "hostile_retry": Attack(seconds=9, most=(("connections", 20),)),
-    "fuzz_link": Attack(seconds=20),
-    "fuzz_http": Attack(seconds=20),
-}
-FUZZERS = ("fuzz_link", "fuzz_http")
 
 
 @dataclass(slots=True)
@@ -104,21 +51,38 @@ class AttackResult:
     """Bytes between the quiet node and its largest size during the attack."""
     cpu: float
     """Share of one core."""
+    quiet_cpu: float = 0.0
+    """The same before the attack."""
+    outcomes: Counter[str] = field(default_factory=Counter)
+    """How often the attempts of the attack ended so; empty for attacks that do not count attempts."""
     broken: list[str] = field(default_factory=list)
     """Promises that did not hold."""
+
+    @property
+    def cost(self) -> float:
+        """Microseconds of CPU time of the node for each attempt, without what it does for others."""
+        return (self.cpu - self.quiet_cpu) * self.seconds * 1e6 / self.outcomes.total()
 
 
 async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> AttackResult:
     """Play one attack on a node of its own."""
     attack = ATTACKS[name]
     with tempfile.TemporaryDirectory(prefix="abuse-") as folder:
-        async with Victim(Path(folder), files=attack.files, flags=attack.flags) as victim:
-            await asyncio.sleep(QUIET if share == 1 else QUIET / 20)
+        async with Victim(
+            Path(folder), files=attack.files, flags=attack.flags, stage=attack.stage, clock=attack.clock
+        ) as victim:
+            quiet, first = QUIET if share == 1 else QUIET / 20, victim.cpu()
+            await asyncio.sleep(quiet)
+            quiet_cpu = (victim.cpu() - first) / quiet
             before, memory, cpu, began = await victim.healthy.turn(), victim.memory(), victim.cpu(), time.monotonic()
             largest, tried = await _attacked(victim, name, share, seconds or attack.seconds)
             took = time.monotonic() - began
             during = await victim.healthy.turn()
-            result = AttackResult(name, tried, before, during, took, largest - memory, (victim.cpu() - cpu) / took)
+            result = AttackResult(
+                name, tried, before, during, took, largest - memory, (victim.cpu() - cpu) / took, quiet_cpu
+            )
+            if attack.refused:
+                result.outcomes = _outcomes(tried)
             result.broken = _judged(victim, attack, result)
             if result.broken:
                 kept = Path(tempfile.mkdtemp(prefix="abuse-log-")) / "node.log"
@@ -136,7 +100,7 @@ async def _attacked(victim: Victim, name: str, share: float, seconds: float) -> 
     assert process.stdout is not None
     reading = asyncio.create_task(process.stdout.read())
     largest = 0
-    give_up = time.monotonic() + 2 * seconds + 30
+    give_up = time.monotonic() + 2 * seconds + 120  # some attacks begin with servers of their own
     while process.returncode is None and time.monotonic() < give_up:
         if victim.alive:
             largest = max(largest, victim.memory())
@@ -146,6 +110,16 @@ async def _attacked(victim: Victim, name: str, share: float, seconds: float) -> 
     await process.wait()
     lines = (await reading).decode().splitlines()
     return largest, json.loads(lines[-1]) if lines else {"attacker ended by itself": process.returncode or 0}
+
+
+def _outcomes(tried: dict[str, int]) -> Counter[str]:
+    """How often attempts ended so. What the attacker counts of somebody who does no harm begins with "then"."""
+    found: Counter[str] = Counter()
+    for what, n in tried.items():
+        kind, colon, outcome = what.rpartition(": ")
+        if colon and not kind.startswith("then "):
+            found[outcome] += n
+    return found
 
 
 def _judged(victim: Victim, attack: Attack, result: AttackResult) -> list[str]:
@@ -159,31 +133,51 @@ def _judged(victim: Victim, attack: Attack, result: AttackResult) -> list[str]:
         broken.append(f"grew by {result.grown >> 20} MiB, allowed are {attack.growth}")
     broken += [f"not seen: {what}" for what in attack.needed if what not in result.tried]
     broken += [f"seen: {what}" for what in result.tried if re.search(attack.forbidden, what)]
+    if attack.refused:
+        broken += [f"{n} × succeeded: {what}" for what, n in result.outcomes.items() if not _refused(attack, what)]
+        broken += [] if result.outcomes else ["no attempt was made"]
     broken += [f"more than {most} {what}" for what, most in attack.most if result.tried.get(what, 0) > most]
     return broken
 
 
+def _refused(attack: Attack, outcome: str) -> bool:
+    return re.fullmatch(attack.refused, outcome) is not None
+
+
 def row(result: AttackResult) -> str:
-    quiet, during = result.before, result.during
+    quiet, during, outcomes = result.before, result.during, result.outcomes
     tried = ", ".join(f"{n:,} {what}" for what, n in sorted(result.tried.items()))
+    refused = succeeded = cost = "–"
+    if outcomes:
+        attack, kinds = ATTACKS[result.name], {what.rpartition(": ")[0] for what in result.tried if ": " in what}
+        kinds = {kind for kind in kinds if not kind.startswith("then ")}
+        others = [f"; {n:,} {what}" for what, n in result.tried.items() if ": " not in what]
+        tried = f"{outcomes.total():,} in {len(kinds)} kinds{''.join(others)}"
+        refused = ", ".join(f"{n:,} × {what}" for what, n in outcomes.most_common() if _refused(attack, what))
+        succeeded = str(sum(n for what, n in outcomes.items() if not _refused(attack, what)))
+        cost = f"{result.cost:.0f}"
     worst = max(during.commands, default=float("nan"))
     return " | ".join(
         (
             f"| {result.name}",
             tried or "nothing",
+            refused,
+            succeeded,
             f"{quiet.percentile(0.5) * 1e3:.1f} / {quiet.percentile(0.99) * 1e3:.1f}",
             f"{during.percentile(0.5) * 1e3:.1f} / {during.percentile(0.99) * 1e3:.1f} / {worst * 1e3:.0f}",
             f"{len(during.commands)}, {len(during.links)}, {len(during.probes)}",
             ", ".join(result.broken) or "none",
             f"{result.grown / 2**20:+.1f}",
-            f"{result.cpu:.0%} |",
+            f"{result.cpu:.0%}",
+            f"{cost} |",
         )
     )
 
 
 HEAD = (
-    "attack", "tried", "healthy p50 / p99 before, ms", "p50 / p99 / worst during, ms",
-    "commands, links, probes that went well", "broken promises", "memory, MiB", "CPU of the node",
+    "attack", "tried", "refused, with what", "succeeded", "healthy p50 / p99 before, ms",
+    "p50 / p99 / worst during, ms", "commands, links, probes that went well", "broken promises", "memory, MiB",
+    "CPU of the node", "µs CPU of the node an attempt",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import READY
 from support.plain_http import plain_client
+from support.wrong_clock import shifted_clock
 
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"
@@ -162,11 +163,12 @@ async def _hello() -> str:
 
 
 def upgrade_request(host: str, token: str = AGENT_TOKEN, **more: str) -> bytes:
-    """An upgrade as an agent sends it; `more` are further headers, with `_` for `-`."""
+    """An upgrade as an agent sends it, without a token if that is ""; `more` are further headers, with `_` for `-`."""
     headers = {
         "Host": host, "Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "fairlead.v1.msgpack",
-        "Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in more.items()},
+        **({"Authorization": f"Bearer {token}"} if token else {}),
+        **{name.replace("_", "-"): value for name, value in more.items()},
     }  # fmt: skip
     return b"GET /v1/link HTTP/1.1\r\n" + b"".join(f"{k}: {v}\r\n".encode() for k, v in headers.items()) + b"\r\n"
 
@@ -196,14 +198,22 @@ def _issuer_key(folder: Path) -> Path:
     return path
 
 
+Stage = Callable[[Path], Sequence[str]]
+"""Writes the files that a node needs for an attack into its folder; returns the flags that name them."""
+
+
 class Victim:
     """`async with Victim(folder) as victim:` until its healthy agents answer."""
 
-    def __init__(self, folder: Path, *, files: int = 0, flags: Sequence[str] = ()) -> None:
-        """`files`: the limit of open files of the node; 0 leaves it."""
+    def __init__(
+        self, folder: Path, *, files: int = 0, flags: Sequence[str] = (), stage: Stage | None = None, clock: int = 0
+    ) -> None:
+        """`files`: the limit of open files of the node; 0 leaves it. `clock`: seconds by which the node's clock is
+        ahead."""
         self._folder = folder
         self._files = files
-        self._flags = flags
+        self._flags = (*flags, *(stage(folder) if stage is not None else ()))
+        self._environment = {**os.environ, **shifted_clock(folder, clock)} if clock else None
         self._valkey = EmbeddedValkey(folder / "valkey")
         self._process: subprocess.Popen[bytes] | None = None
         self._peak = 0
@@ -233,7 +243,9 @@ class Victim:
         if self._files:
             command = ["sh", "-c", f'ulimit -n {self._files}; exec "$0" "$@"', *command]
         with self.log_path.open("wb") as sink:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=self._environment
+            )
         deadline = time.monotonic() + TIMEOUT
         while not (found := READY.search(self.log())):
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -278,4 +290,5 @@ class Victim:
 
     def place(self) -> str:
         """Where the attacker finds it: its only argument beside the attack's name and scale."""
-        return json.dumps({"link": self.link, "api": self.api, "admin": self.admin})
+        ports = {"link": self.link, "api": self.api, "admin": self.admin}
+        return json.dumps({**ports, "redis": self._valkey.url, "folder": str(self._folder), "pid": self.pid})

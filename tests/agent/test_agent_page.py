@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.agent.builtin.contents.kept_contents import KeptContents
 from fairlead.agent.builtin.files.disk_threads import DiskThreads
 from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.builtin.methods import METHODS, MethodContext
@@ -81,7 +82,8 @@ def test_page_has_a_section_for_each_method_with_its_arguments(method: str) -> N
         section = (ROOT / "docs" / "protocol.md").read_text().split("**Method `exec`**")[1].split("\n## ")[0]
     else:
         section = PAGE.split(f"### `{method}`\n", 1)[1].split("\n### ")[0].split("\n## ")[0]
-    handler = METHODS[method](MethodContext(Options(), DiskThreads(), PathGuard(), PathGuard()))
+    disk = DiskThreads()
+    handler = METHODS[method](MethodContext(Options(), disk, PathGuard(), PathGuard(), KeptContents(disk, None)))
     for name in inspect.signature(handler).parameters:
         if name not in ("self", "command"):
             assert f"`{name}`" in section or f"| {name} |" in section, name

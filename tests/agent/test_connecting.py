@@ -268,6 +268,17 @@ async def test_an_expired_token_is_logged_once_and_retried_seldom(
     assert 30 <= wait <= 60
 
 
+async def test_an_agent_without_a_token_is_not_told_to_correct_it(
+    gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One with a client certificate presents none: what the gateway says about the certificate is enough."""
+    gateway.refusals.extend([(401, {})] * 3)
+    serve(Agent(gateway.url, "edge-1", lambda: ""))
+    await gateway.attempted(1)
+    await until(lambda: "refused the upgrade with 401" in caplog.text)
+    assert "token" not in caplog.text
+
+
 # -- one line for each thing wrong -----------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ id = "edge-17"
 identity = "/var/lib/fairlead-identity"
 enrolment_token_file = "/etc/fairlead/enrolment.token"
 ca_file = "/etc/fairlead/ca.pem"
+tls_cert = "/etc/fairlead/agent.crt"
+tls_key = "/etc/fairlead/agent.key"
 proxy = "http://user:secret@proxy.example:3128"
 journal = "/var/lib/fairlead-agent"
 trusted_keys = "/etc/fairlead/trusted_keys"
@@ -55,6 +57,9 @@ argv = ["/bin/bash", "--restricted"]
 
 [proc_list]
 enabled = false
+
+[service]
+units = ["nginx.service"]
 """
 
 
@@ -90,6 +95,7 @@ def test_a_file_may_hold_every_setting(file: Path) -> None:
     assert (options.file_put.enabled, options.file_put.roots) == (False, ("/srv/in",))
     assert options.shell.argv == ("/bin/bash", "--restricted")
     assert not options.proc_list.enabled
+    assert options.service.units == ("nginx.service",)
     other = {"token", "token_file", "enrolment_token", "facts"}
     assert set(re.findall(r"(?m)^(\w+)", WHOLE)) >= {key.partition(".")[2] or key for key in SETTINGS} - other
 
@@ -114,12 +120,12 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_file(file: 
 def test_every_setting_has_an_environment_variable(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
-        "trusted_keys": "/k",
+        "tls_cert": "/tc", "tls_key": "/tk", "trusted_keys": "/k",
         "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
         "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",
         "file_get.max_bytes": "10", "file_put.enabled": "TRUE", "file_put.roots": "/c", "file_put.max_bytes": "0",
-        "shell.argv": "/bin/sh -c 'a b'",
+        "shell.argv": "/bin/sh -c 'a b'", "service.units": "web.service, app-*",
     }  # fmt: skip
     given = {name: "true" for name in SETTINGS if name.endswith(".enabled")} | given
     identity = {"identity", "enrolment_token", "enrolment_token_file"}
@@ -133,6 +139,7 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
     assert read_.options.env_keep == ("A", "B_2")
     assert read_.options.file_get.roots == ("/a", "/b")
     assert read_.options.shell.argv == ("/bin/sh", "-c", "a b")
+    assert read_.options.service.units == ("web.service", "app-*")
     assert (read_.options.file_get.max_bytes, read_.options.file_put.max_bytes) == (10, 0)
 
 
@@ -151,6 +158,7 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
         ("[file_get]\nroots = ['srv']", ["file_get.roots", "'srv'", "begin with /"]),
         ("[file_get]\nmax_bytes = '1 MB'", ["file_get.max_bytes", "'1 MB'", "whole number of bytes"]),
         ("[file_put]\nmax_bytes = -1", ["file_put.max_bytes", "-1"]),
+        ("[service]\nunits = ['a b']", ["service.units", "'a b'", "not the name of a unit"]),
         ("[shell]\nargv = []", ["shell.argv", "list of words"]),
         ("[facts]\nrack = 7", ["facts", "not text"]),
         ("url = 'http://x'", ["url: 'http://x'", "expected ws://host[:port] or wss://"]),
@@ -162,6 +170,8 @@ def test_every_setting_has_an_environment_variable(file: Path) -> None:
         ("journal = 3", ["journal: 3 is not a path"]),
         ("url = ", ["not valid TOML", "Invalid value"]),
         ("ca_file = '/x'\nurl = 'ws://x'", ["ca_file", "wss://"]),
+        ("tls_cert = '/x'\ntls_key = '/x'\nurl = 'ws://x'", ["tls_cert", "wss://"]),
+        ("tls_cert = '/x'\nurl = 'wss://x'", ["tls_cert", "expected tls_key too"]),
         ("enrolment_token_file = '/t'", ["keeps its key on its disk", "expected identity"]),
         ("identity = '/i'\ntoken_file = '/t'", ["token_file", "expected either identity or a token"]),
     ],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fairlead.audit.log_writer import AuditLogWriter, AuditUnavailable
 from fairlead.audit.records import FIRST, RECOVERED, AuditEvent, Head, InvalidLine, chain, parse_line
 from fairlead.audit.segments import segment_path, segments
-from fairlead.audit.verification import read_lines, verify_folder
+from fairlead.audit.verification import Evidence, read_lines, verify_folder
 from fairlead.errors import ConfigError
 
 SIZE = 2_000
@@ -49,7 +49,17 @@ async def write(folder: Path, count: int, fsync: str = "no") -> None:
 
 
 def faults(folder: Path, known: Head | None = None) -> list[str]:
-    return [fault for report in verify_folder(folder, known) for fault in report.faults]
+    return [fault for report in verify_folder(folder, Evidence(known)) for fault in report.faults]
+
+
+def test_what_has_happened_is_written_also_when_the_log_is_closed_at_once(tmp_path: Path) -> None:
+    writer = AuditLogWriter(tmp_path, "node-1", "no", SIZE)
+    writer.open()
+    for n in range(3):
+        writer.note(event(n))
+    writer.close()
+    assert [line.agent for line in read_lines(tmp_path)] == ["web-0", "web-1", "web-2"]
+    assert faults(tmp_path) == []
 
 
 @pytest.mark.parametrize("fsync", ["always", "everysec", "no"])

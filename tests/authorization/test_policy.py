@@ -5,17 +5,8 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from fairlead.authorization.policy import (
-    Access,
-    AgentTraits,
-    Policy,
-    Rule,
-    Verb,
-    covers_name,
-    implies,
-    rule_selector,
-    selector_text,
-)
+from fairlead.authorization.policy import Access, AgentTraits, Policy, Rule, Verb
+from fairlead.authorization.rule_selector import covers_name, implies, rule_selector, selector_text
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
 
 KEYS = ("env", "team", "os")
@@ -26,6 +17,7 @@ keys, values = st.sampled_from(KEYS), st.sampled_from(VALUES)
 terms = st.one_of(
     st.builds("{}={}".format, keys, values),
     st.builds("{}!={}".format, keys, values),
+    st.builds("{}{}{}".format, keys, st.sampled_from(("<", "<=", ">", ">=")), values),
     st.builds("{}".format, keys),
     st.builds("!{}".format, keys),
     st.builds("{} in ({},{})".format, keys, values, values),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.authorization.policy import Access, AgentTraits, Verb
-from fairlead.authorization.policy_file import SIZE_LIMIT, parse_policy
+from fairlead.authorization.rules.policy_file import SIZE_LIMIT, parse_policy
 from fairlead.authorization.subject import Subject
 from fairlead.errors import ConfigError
 
@@ -64,7 +64,7 @@ def test_roles_and_bindings_are_read() -> None:
         (RULE + "agents: env=a\n", "r:3: roles.a[0] allows nothing: expected one of methods, verbs"),
         (RULE + "gateway: [tokens]\n      ids: [a]\n", "r:3: roles.a[0] names agents but nothing to do"),
         (RULE + "methods: [exec]\n      agents: ''\n", "r:4: roles.a[0].agents is empty: expected a selector"),
-        (RULE + "methods: [exec]\n      agents: env>a\n", "r:4: roles.a[0].agents: invalid selector 'env>a'"),
+        (RULE + "methods: [exec]\n      agents: env>\n", "r:4: roles.a[0].agents: invalid selector 'env>'"),
         (RULE + "methods: [ex*]\n      agents: a\n", "r:3: roles.a[0].methods[0] is 'ex*': expected names of"),
         (RULE + "methods: []\n      agents: a\n", "r:3: roles.a[0].methods is empty: expected names of"),
         (RULE + "methods: exec\n      agents: a\n", "r:3: roles.a[0].methods is not a list: expected a list"),
@@ -119,3 +119,65 @@ def test_the_example_of_the_documentation_is_valid() -> None:
     policy = parse_policy(example.encode(), "docs/security.md")
     assert policy.roles
     assert policy.token_roles
+
+
+APPROVALS = """\
+roles:
+  work:
+    - methods: ["*"]
+      verbs: ["*"]
+      agents: "*"
+  security:
+    - gateway: [approve]
+bindings:
+  - {tokens: [ci], roles: [work]}
+approvals:
+  - methods: [exec, "file.*"]
+    agents: env=prod
+    approvers: [security]
+    expires: 30m
+  - methods: [shell]
+    ids: ["db-*"]
+    approvers: [security]
+"""
+
+
+def test_approvals_are_read_and_fail_closed() -> None:
+    policy = parse_policy(APPROVALS.encode(), "r")
+    of_label, of_id = policy.approvals
+    assert (of_label.lifetime_ms, of_id.lifetime_ms) == (30 * 60_000, 60 * 60_000)
+    prod, dev = AgentTraits("web-1", {"env": "prod"}, {}), AgentTraits("web-2", {"env": "dev"}, {"env": "prod"})
+    lost, db = AgentTraits("web-3", None, {}), AgentTraits("db-1", {}, {})
+    assert policy.approval_rules("exec", prod) == policy.approval_rules("file.put", prod) == [of_label]
+    assert policy.approval_rules("exec", dev) == policy.approval_rules("shell", prod) == []
+    assert policy.approval_rules("exec", lost) == [of_label]
+    assert policy.approval_rules("shell", db) == [of_id]
+    assert policy.escapes_approval(CI, prod, AgentTraits("web-1", {}, {})) == "exec"
+    assert policy.escapes_approval(CI, prod, None) == "exec"
+    assert policy.escapes_approval(CI, prod, AgentTraits("web-1", {"env": "prod", "a": "b"}, {})) == ""
+    assert policy.escapes_approval(CI, db, None) == ""  # its id stays
+    assert policy.escapes_approval(BOT, prod, None) == ""  # it may not run anything
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "error"),
+    [
+        (
+            "[security]\n    expires",
+            "[work]\n    expires",
+            "r:13: approvals[0].approvers[0] is 'work': expected roles with",
+        ),
+        ("    approvers: [security]\n    expires: 30m\n", "", "r:11: approvals[0] has no member approvers"),
+        ("    agents: env=prod\n", "", "r:11: approvals[0] names no agents"),
+        ("30m", "25h", "r:14: approvals[0].expires is '25h': expected 1m to 24h"),
+        ("30m", "0m", "expected 1m to 24h"),
+        ("30m", "soon", "expected 1m to 24h"),
+        ("expires", "until", "approvals[0] has the unknown member 'until'"),
+        ("[shell]", "[]", "approvals[1].methods is empty"),
+    ],
+)
+def test_mistakes_in_approvals_are_named(was: str, becomes: str, error: str) -> None:
+    assert was in APPROVALS
+    with pytest.raises(ConfigError) as raised:
+        parse_policy(APPROVALS.replace(was, becomes, 1).encode(), "r")
+    assert error in raised.value.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fairlead.authorization.policy import Policy
-from fairlead.authorization.policy_file import parse_policy
+from fairlead.authorization.rules.policy_file import parse_policy
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
 from fairlead.authorization.users import subject_of
 from fairlead.errors import ConfigError

@@ -21,7 +21,10 @@ class ApiConnection:
 
     async def command(self, agent: str) -> float:
         """Run one command and read its whole stream; seconds. Raises SystemExit unless it ended ok."""
-        body = json.dumps({"agent": agent, "method": "bench"}).encode()
+        return await self.post(json.dumps({"agent": agent, "method": "bench"}).encode())
+
+    async def post(self, body: bytes) -> float:
+        """The same for the body of a command."""
         started = time.perf_counter()
         self._writer.write(
             b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\n"
@@ -36,7 +39,7 @@ class ApiConnection:
                 answer += part
         took = time.perf_counter() - started
         if b'"state":"ok"' not in answer:
-            raise SystemExit(f"the command to {agent} did not end ok: {answer!r}")
+            raise SystemExit(f"the command {body!r} did not end ok: {answer!r}")
         return took
 
     def close(self) -> None:
@@ -55,6 +58,20 @@ async def round_trips(
         for _ in left:
             agent = f"{random.choice(prefixes)}-{random.randrange(agents)}"
             took.append(await connection.command(agent))
+        connection.close()
+
+    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    return sorted(took)
+
+
+async def posts(port: int, token: str, in_flight: int, bodies: Sequence[bytes]) -> list[float]:
+    """Seconds of the commands with these bodies, sorted."""
+    took: list[float] = []
+    waiting = iter(bodies)
+
+    async def caller() -> None:
+        connection = await ApiConnection.open(port, token)
+        took.extend([await connection.post(body) for body in waiting])
         connection.close()
 
     await asyncio.gather(*(caller() for _ in range(in_flight)))

@@ -11,6 +11,8 @@ The default is small. An agent takes some 14 KB here, of which the kernel has 10
 `--agents 200000` takes some 4 GB and ten minutes, and a million 14 GB, 61 workers and as many processes of the swarm:
 
     python -m bench.hold --agents 1000000 --heartbeat 120 --storm 10 --watched 240 --out million.json
+
+`--plot million.svg` draws memory and CPU time over the agents that have joined.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 from bench.api import round_trips
-from bench.hold_usage import HoldScene
+from bench.hold_usage import Growth, HoldScene
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
 from bench.probe import children, cpu_us, memory, open_files
@@ -50,6 +52,8 @@ leaves its links to the others."""
 PORTS = 6_500
 """Connections from one source address: from a quarter of its ports on (7,058) binding searches for milliseconds."""
 TIMEOUT = 1_800.0
+SAMPLE = 5.0
+"""Seconds between two points of the plot of memory and CPU time over agents."""
 
 
 class HoldSwarm:
@@ -148,16 +152,21 @@ class HeldFleet:
     def __init__(self, groups: list[HeldGroup], scene: HoldScene, given: argparse.Namespace) -> None:
         self._groups, self._scene, self._given = groups, scene, given
         self.agents = sum(group.agents for group in groups)
+        self.growth: list[Growth] = []
+        """Of the set-up."""
         self.missing = 0
         """Agents that are linked and that the index in Valkey does not have."""
 
     async def connect(self) -> float:
         """Let the groups connect, one after the other. Returns the seconds."""
         began = time.monotonic()
+        watching = asyncio.create_task(self._scene.watch(self.growth, SAMPLE))
         for group in self._groups:
             await group.connect().holding()
             print_progress(f"{group.prefix}: {group.agents:,} agents held after {time.monotonic() - began:.0f} s")
         took = time.monotonic() - began
+        watching.cancel()
+        self.growth.append(await self._scene.growth())
         for group in self._groups:
             known = await self._scene.known(group.prefix)
             if sum(known) != group.agents:
@@ -286,7 +295,7 @@ async def hold(given: argparse.Namespace, folder: Path) -> dict[str, object]:
     return {
         "agents": fleet.agents, "workers": workers, "load_before": load, "swarm": ended, "links": links,
         "set_up_s": set_up, "missing_in_index": fleet.missing, "back_s": back, "left_s": left, "killed": lost,
-        "before": asdict(before), "held": asdict(held), "commands": ran,
+        "before": asdict(before), "held": asdict(held), "commands": ran, "growth": [asdict(g) for g in fleet.growth],
         # Before the commands, of which an agent remembers the ids; less what its processes are without agents.
         "swarm_bytes": own - generator["bytes"] + generator["bytes_grown"],
         "accept_us": (joined.nodes_us - before.nodes_us) / fleet.agents,
@@ -361,6 +370,10 @@ async def run(given: argparse.Namespace) -> None:
     show(figures)
     if given.out is not None:
         given.out.write_text(json.dumps(figures, indent=2))
+    if given.plot is not None:
+        from bench.record.plots import hold as draw  # here, because only a plot needs matplotlib
+
+        draw(given.plot, figures)
 
 
 def main() -> None:
@@ -377,6 +390,7 @@ def main() -> None:
     parser.add_argument("--storm", type=int, default=0, help="of 100 agents, those that lose their links at once")
     parser.add_argument("--killed", type=float, default=0, help="of 100 workers, those that are killed in the end")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--plot", type=Path, help="memory and CPU time over agents, as SVG")
     uvloop.run(run(parser.parse_args()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass
@@ -34,6 +35,19 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Growth:
+    """What is used while agents join, as far as it can be read without holding anybody up."""
+
+    agents: int
+    """In Valkey's index."""
+    nodes_rss: int
+    valkey_used: int
+    slab: int
+    nodes_us: float
+    valkey_us: float
+
+
+@dataclass(frozen=True)
 class HoldScene:
     """The processes that are watched."""
 
@@ -44,18 +58,39 @@ class HoldScene:
     async def usage(self) -> Usage:
         sizes = [memory(pid) for pid in self.nodes]
         kernel = meminfo()
-        used = text(await self.store.submit("INFO", "memory")).partition("used_memory:")[2].split()[0]
         return Usage(
             sum(one.pss for one in sizes), sum(one.uss for one in sizes), sum(one.rss for one in sizes),
-            memory(self.valkey).pss, int(used), kernel["Slab"], sockets(), kernel["MemAvailable"],
+            memory(self.valkey).pss, await self._valkey_used(), kernel["Slab"], sockets(), kernel["MemAvailable"],
             sum(map(cpu_us, self.nodes)), cpu_us(self.valkey), time.monotonic(),
         )  # fmt: skip
+
+    async def growth(self) -> Growth:
+        """A sum over page tables, as `usage` makes one, would take a process off its core for milliseconds."""
+        counts = await asyncio.gather(*(self.store.submit("ZCARD", index_key(shard)) for shard in range(SHARDS)))
+        return Growth(
+            sum(map(integer, counts)), sum(map(resident, self.nodes)), await self._valkey_used(), meminfo()["Slab"],
+            sum(map(cpu_us, self.nodes)), cpu_us(self.valkey),
+        )  # fmt: skip
+
+    async def watch(self, growth: list[Growth], every: float) -> None:
+        """Append what is used, every so many seconds, until it is cancelled."""
+        while True:
+            growth.append(await self.growth())
+            await asyncio.sleep(every)
+
+    async def _valkey_used(self) -> int:
+        return int(text(await self.store.submit("INFO", "memory")).partition("used_memory:")[2].split()[0])
 
     async def known(self, prefix: str) -> list[int]:
         """How many agents with this beginning of their ids each shard of Valkey's index has."""
         least, most = f"[{prefix}-", f"({prefix}."  # '.' follows '-'
         keys = [index_key(shard) for shard in range(SHARDS)]
         return [integer(await self.store.submit("ZLEXCOUNT", key, least, most)) for key in keys]
+
+
+def resident(pid: int) -> int:
+    """The resident bytes of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def meminfo() -> dict[str, int]:

@@ -71,15 +71,19 @@ class StormScale:
 
 
 class StormSwarm:
-    """`fairlead swarm`, until it is stopped. It yields to Valkey and to the callers, who share its core."""
+    """`fairlead swarm`, until it is stopped. A crowd yields to Valkey, the callers and the agents that stay, who share
+    its core here and would not elsewhere: otherwise their latencies would be those of this core and not of the node.
+    """
 
-    def __init__(self, name: str, gateway: BenchGateway, folder: Path, agents: int, *flags: str) -> None:
+    def __init__(
+        self, name: str, gateway: BenchGateway, folder: Path, agents: int, *flags: str, nice: int = 19
+    ) -> None:
         self._err, self._out = folder / f"{name}.err", folder / f"{name}.json"
         with self._err.open("wb") as err, self._out.open("wb") as out:
             self._process = subprocess.Popen(
                 [
-                    "nice", "-n", "4", sys.executable, "-m", "fairlead", "swarm", "--id-prefix", name, "-o", "json",
-                    "--url", f"ws://127.0.0.1:{gateway.link}", "--agents", str(agents),
+                    "nice", "-n", str(nice), sys.executable, "-m", "fairlead", "swarm", "--id-prefix", name,
+                    "--url", f"ws://127.0.0.1:{gateway.link}", "--agents", str(agents), "-o", "json",
                     "--source", f"127.0.1.1-{max(16, math.ceil(agents / PORTS))}", *flags,
                 ],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
@@ -175,7 +179,7 @@ async def come_back(tree: Path | None, valkey: EmbeddedValkey, scale: StormScale
     """All agents of one node come back at once."""
     rate = scale.accept_rate or default_rate(tree)
     with gateway_on_first_core("returned", tree, valkey, folder, "--accept-rate", rate) as gateway:
-        steady = StormSwarm("steady", gateway, folder, STEADY, "--processes", "1")
+        steady = StormSwarm("steady", gateway, folder, STEADY, "--processes", "1", nice=0)
         await steady.holding()
         storm = StormSwarm(
             "storm", gateway, folder, scale.agents, "--processes", str(scale.processes), "--profile", "storm",

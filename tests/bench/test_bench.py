@@ -47,7 +47,8 @@ def test_the_benchmark_of_several_nodes_runs_at_a_tiny_scale(tmp_path: Path) -> 
 def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "bench.hold", "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.hold", "--agents=60", "--watched=1", "--commands=100", f"--out={out}",
+         f"--plot={tmp_path / 'plot.svg'}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -55,6 +56,8 @@ def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> No
     assert (figures["swarm"]["linked"], figures["swarm"]["ok"], sum(figures["links"])) == (60, True, 60)
     assert figures["missing_in_index"] == 0
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
+    assert (figures["growth"][0]["agents"], figures["growth"][-1]["agents"]) == (0, 60)
+    assert "CPU seconds since the first agent" in (tmp_path / "plot.svg").read_text()
 
 
 def test_agents_of_killed_workers_come_back_in_the_benchmark_of_idle_agents(tmp_path: Path) -> None:
@@ -150,3 +153,18 @@ def test_two_nodes_that_join_get_their_share_at_a_tiny_scale(tmp_path: Path) -> 
     assert (figures["agents"], sum(figures["links"]), len(figures["links"])) == (200, 200, 4)
     assert (figures["lost"], figures["twice"]) == (0, 0)
     assert figures["moves"] > 0 < figures["probes"] < figures["commands"]
+
+
+def test_the_benchmark_of_sizes_runs_at_a_tiny_scale() -> None:
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.store_sizes", "--agents=40", "--commands=100"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("| a")]
+    redis = {what: int(size.replace(",", "")) for what, size, _ in rows}
+    assert len(redis) == 11
+    assert redis["an open command, payload of 65,536"] > 65_536
+    assert redis["a finished command, payload of 65,536, output of 0"] < 10_000  # its payload is gone
+    assert redis["a finished command, payload of 100, output of 65,536"] > 65_536
+    assert redis["an event of 1,000"] > 900

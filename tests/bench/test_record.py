@@ -138,6 +138,15 @@ def test_a_peer_with_less_latency_is_listed_although_it_needs_more_cpu() -> None
     assert (found.what, found.theirs) == ("market data, 1 stocks to 2 clients, text, latency p50", "1.000 ms")
 
 
+def test_market_data_is_compared_by_turns_that_do_not_overlap() -> None:
+    def server(least: float, median: float, most: float) -> dict[str, float]:
+        return {"us": 1.0, "p50_ms": median, "p50_ms_low": least, "p50_ms_high": most, "p99_ms": 1.0}
+
+    servers = {"epoll": server(3.0, 4.0, 5.0), "ws": server(1.0, 2.0, 3.5), "autobahn": server(1.0, 2.0, 2.5)}
+    cell = {"stocks": 1, "clients": 2, "binary": False, "servers": servers}
+    assert [one.peer for one in behind({"market": {"figures": {"cells": [cell]}}})] == ["autobahn, asyncio"]
+
+
 def test_the_page_says_when_results_are_of_several_commits() -> None:
     state = {"cores": 2, "cpu": "x", "gib": 1, "kernel": "6", "python": "3", "load": 0.0}
     one = {"machine": state, "figures": [], "scale": "full", "command": "c", "when": "w", "seconds": 1, "load_after": 0}

@@ -9,6 +9,7 @@ from fairlead.bus.doorbell import (
     MAX_PER_ENTRY,
     Canary,
     CancelRequested,
+    CommandOffered,
     CommandQueued,
     Doorbell,
     InputAdded,
@@ -25,8 +26,28 @@ from fairlead.bus.doorbell import (
 )
 
 ids = st.text(max_size=64)
+words = st.text(min_size=1, max_size=64)
+times = st.integers(0, 2**53 - 1)
 doorbells: st.SearchStrategy[Doorbell] = st.one_of(
     st.builds(CommandQueued, ids, ids),
+    st.builds(
+        CommandOffered,
+        ids,
+        words,
+        times,
+        times,
+        times,
+        words,
+        st.binary(),
+        st.sampled_from(("bulk", "interactive")),
+        st.sampled_from(("never", "safe")),
+        times,
+        times,
+        ids,
+        times,
+        st.binary(max_size=256),
+        ids,
+    ),
     st.builds(ResultsAdded, ids),
     st.builds(ResultsStored, ids, st.binary()),
     st.builds(LinkSuperseded, ids, st.integers(0, 2**63 - 1), st.integers(1000, 4999)),

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from fairlead.bus.doorbell import MAX_PER_ENTRY, CommandQueued, Doorbell, LinkSuperseded, ResultsAdded, encode
-from fairlead.bus.inbox import TTL, Inbox, inbox_key
+from fairlead.bus.inbox import Inbox, inbox_key
+from fairlead.bus.inbox_stream import TTL
 from fairlead.errors import BusUnavailable
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.endpoint import Endpoint
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer
 
@@ -42,8 +44,12 @@ async def join(connect: Connect) -> AsyncIterator[Join]:
     nodes: list[InboxNode] = []
 
     async def make(name: str, url: str, reader_url: str = "") -> InboxNode:
-        node = InboxNode(await connect(url))
-        node.inbox = Inbox(node.pipeliner, reader_url or url, name, "e1", node.hear)
+        store = SplitStore(url, reader_url) if reader_url else await connect(url)
+        if reader_url:
+            store.start()
+            assert await store.wait_available(20), store.last_error
+        node = InboxNode(store)
+        node.inbox = Inbox(store, name, "e1", node.hear)
         nodes.append(node)
         await node.inbox.start()
         return node
@@ -51,6 +57,19 @@ async def join(connect: Connect) -> AsyncIterator[Join]:
     yield make
     for node in nodes:
         await node.inbox.aclose()
+        if isinstance(node.pipeliner, SplitStore):
+            await node.pipeliner.aclose()
+
+
+class SplitStore(Pipeliner):
+    """A store whose blocking reads go to Redis by another URL."""
+
+    def __init__(self, url: str, reader_url: str) -> None:
+        super().__init__(url)
+        self._reader_url = reader_url
+
+    def endpoint(self, key: str, client_name: str) -> Endpoint:
+        return Endpoint(self._reader_url, client_name)
 
 
 class Pipe:
@@ -266,7 +285,7 @@ async def test_an_error_in_the_handler_does_not_stop_the_inbox(
         seen.extend(doorbells)
         raise KeyError("a defect")
 
-    inbox = Inbox(await connect(valkey.url), valkey.url, "one", "e1", handle)
+    inbox = Inbox(await connect(valkey.url), "one", "e1", handle)
     await inbox.start()
     inbox.ring("one#e1", [ResultsAdded("first")])
     await until(lambda: len(seen) == 1)

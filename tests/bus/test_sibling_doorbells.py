@@ -35,7 +35,7 @@ class Siblings:
         self.store = await self._connect(self._valkey.url)
         heard = self.heard[node] = []
         siblings = self.sockets.of(node) if node in WORKERS else None
-        inbox = self.inboxes[node] = Inbox(self.store, self._valkey.url, node, epoch, heard.extend, siblings)
+        inbox = self.inboxes[node] = Inbox(self.store, node, epoch, heard.extend, siblings)
         await inbox.start()
         return inbox
 

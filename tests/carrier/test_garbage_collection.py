@@ -23,7 +23,7 @@ from starlette.routing import WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fairlead.carrier.client import connect
+from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.websocket.frames import CLOSE, FIN, TEXT
@@ -38,6 +38,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUNDS = 30
 OURS = {
     "ServerConnection",
+    "SocketConnection",
     "SocketTransport",
     "TlsTransport",
     "HandshakingSocket",
@@ -103,6 +104,27 @@ async def test_closed_connections_leave_no_garbage(
             await once(how)
     await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
+
+
+async def test_the_collector_knows_one_object_of_an_idle_link(
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, collector_off: None, epoll: bool
+) -> None:
+    """A full collection looks at each of them. The clients' ends are in this process as well, on transports."""
+    port = await serve(attached_app(RecordingListener))
+
+    async def open_client() -> ClientConnection:
+        return await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
+
+    clients = [await open_client() for _ in range(2)]
+    before = census()
+    clients += [await open_client() for _ in range(ROUNDS)]
+    await until(lambda: not grown(before, 0).get("WebSocketUpgrade"))
+    servers = ("ServerConnection", "SocketConnection", "SocketTransport")
+    now = grown(before, 0)
+    kinds = {name: now[name] for name in servers if name in now}
+    assert kinds == ({"SocketConnection": ROUNDS} if epoll else {"ServerConnection": ROUNDS})
+    for client in clients:
+        client.abort()
 
 
 async def test_closed_asgi_connections_leave_no_garbage(

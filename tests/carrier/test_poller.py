@@ -19,7 +19,9 @@ import pytest_asyncio
 from fairlead.carrier.client import connect
 from fairlead.carrier.epoll import poller as module
 from fairlead.carrier.epoll.poller import HOT, Poller
-from fairlead.carrier.epoll.socket_transport import HIGH_WATER, SocketTransport
+from fairlead.carrier.epoll.poller_socket import HIGH_WATER
+from fairlead.carrier.epoll.socket_transport import SocketTransport
+from fairlead.carrier.socket_connection import SocketConnection
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.listeners import RecordingListener
@@ -84,11 +86,17 @@ class Bench:
         transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, ours)
         return transport, peer
 
+    def take_over(self, before: asyncio.Transport) -> SocketTransport:
+        fd = self.poller.take_over(before)
+        assert fd is not None
+        transport = SocketTransport(fd, self.poller)
+        self.poller.assign(fd, transport)
+        return transport
+
     async def taken(self) -> tuple[SocketTransport, ProtocolRecorder, socket.socket]:
         """A transport on the poller, its protocol and its peer."""
         before, peer = await self.transport()
-        transport = self.poller.take_over(before)
-        assert transport is not None
+        transport = self.take_over(before)
         recorder = ProtocolRecorder(self.served)
         recorder.transport = transport
         transport.set_protocol(recorder)
@@ -120,8 +128,7 @@ async def received(peer: socket.socket, size: int) -> bytes:
 async def test_a_connection_leaves_its_transport_and_its_peer_notices_nothing(bench: Bench) -> None:
     before, peer = await bench.transport()
     peer.send(b"sent before")
-    transport = bench.poller.take_over(before)
-    assert transport is not None
+    transport = bench.take_over(before)
     recorder = ProtocolRecorder(bench.served)
     transport.set_protocol(recorder)
     await until(lambda: recorder.received == b"sent before")
@@ -140,8 +147,7 @@ async def test_what_a_peer_sends_before_it_leaves_is_read_first(bench: Bench) ->
     before, peer = await bench.transport()
     peer.send(b"the last words")
     peer.close()
-    transport = bench.poller.take_over(before)
-    assert transport is not None
+    transport = bench.take_over(before)
     recorder = ProtocolRecorder(bench.served)
     transport.set_protocol(recorder)
     await until(lambda: recorder.events)
@@ -470,5 +476,41 @@ async def test_where_links_are(serve: Serve, attached_app: AttachedApp, dial: Di
     listener = RecordingListener()
     await dial(await serve(attached_app(lambda: listener)))
     await until(lambda: listener.connection)
-    transport = cast("asyncio.Transport", getattr(listener.connection, "transport"))  # noqa: B009  # not of `Connection`
-    assert isinstance(transport, SocketTransport) is epoll
+    assert isinstance(listener.connection, SocketConnection) is epoll
+
+
+async def test_the_ends_of_many_connections_take_several_turns(bench: Bench) -> None:
+    taken = [await bench.taken() for _ in range(40)]
+    bench.step = module.TURN / 3  # each end takes a third of what a turn may take
+    for transport, _, _ in taken:
+        transport.abort()
+    assert not any(recorder.events for _, recorder, _ in taken), "no call comes before abort returns"
+    ended = [0]
+    while ended[-1] < len(taken):
+        await asyncio.sleep(0)
+        ended.append(sum(bool(recorder.events) for _, recorder, _ in taken))
+        assert len(ended) < 100
+    grown = [after - before for before, after in itertools.pairwise(ended)]
+    assert max(grown) <= 4
+    assert all(recorder.events == ["lost"] for _, recorder, _ in taken)
+
+
+async def test_a_poller_that_closes_tells_all_protocols_in_the_next_turn(bench: Bench) -> None:
+    taken = [await bench.taken() for _ in range(40)]
+    bench.step = module.TURN
+    bench.poller.close()
+    await asyncio.sleep(0)
+    assert all(recorder.events == ["lost"] for _, recorder, _ in taken)
+
+
+async def test_a_protocol_that_fails_at_its_end_costs_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    taken = [await bench.taken() for _ in range(3)]
+
+    def fail(exc: Exception | None) -> None:
+        raise ValueError("of the test")
+
+    taken[0][1].connection_lost = fail  # type: ignore[method-assign]  # a protocol with a defect
+    for transport, _, _ in taken:
+        transport.abort()
+    await until(lambda: all(recorder.events == ["lost"] for _, recorder, _ in taken[1:]))
+    assert "a connection could not be ended properly" in caplog.text

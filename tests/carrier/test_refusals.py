@@ -190,7 +190,7 @@ async def test_an_application_gets_the_asgi_scope(serve: Serve, dial: Dial) -> N
     assert scope["scheme"] == "ws"
     assert scope["http_version"] == "1.1"
     assert scope["client"][0] == scope["server"][0] == "127.0.0.1"
-    assert set(scope["extensions"]) == {"websocket.http.response", "fairlead.attach"}
+    assert set(scope["extensions"]) == {"websocket.http.response", "fairlead.attach", "fairlead.peer"}
 
 
 async def test_an_application_is_told_when_a_client_disconnects_before_the_answer(

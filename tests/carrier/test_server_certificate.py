@@ -50,10 +50,10 @@ async def test_a_changed_certificate_is_served_and_no_link_is_dropped(
     port = await serve_on(site.app, **site.options)
     listener = RecordingListener()
     link = await connect(f"wss://localhost:{port}/link", listener, timer_wheel=timer_wheel, ssl=site.trust)
-    assert (await subject(port, site.trust), site.certificate.reload()) == ("old", False)
+    assert (await subject(port, site.trust), await site.certificate.reload()) == ("old", False)
     (tmp_path / "next").symlink_to("new")
     (tmp_path / "next").rename(tmp_path / "data")
-    assert site.certificate.reload()
+    assert await site.certificate.reload()
     assert await subject(port, site.trust) == "new"
     link.send(b"still here")
     await until(lambda: listener.messages == [b"still here"])
@@ -70,18 +70,18 @@ async def test_files_that_do_not_fit_leave_the_old_ones_in_use(
     port = await serve_on(site.app, **site.options)
     certificate.write_bytes(other.read_bytes())
     for _ in range(3):
-        assert not site.certificate.reload()
+        assert not await site.certificate.reload()
     assert (site.certificate.reloads, site.certificate.failures) == (0, 1)
     assert caplog.text.count("does not belong to the certificate") == 1
     assert "stays in use" in caplog.text
     assert await subject(port, site.trust) == "one"
     key.write_bytes(other_key.read_bytes())
-    assert site.certificate.reload()
+    assert await site.certificate.reload()
     site.trust.load_verify_locations(other)
     assert await subject(port, site.trust) == "two"
     key.unlink()
-    assert not site.certificate.reload()
-    assert not site.certificate.reload()
+    assert not await site.certificate.reload()
+    assert not await site.certificate.reload()
     assert (site.certificate.reloads, site.certificate.failures) == (1, 2)
     assert await subject(port, site.trust) == "two"
 
@@ -128,10 +128,10 @@ async def test_a_certificate_that_changes_while_it_is_read_is_read_again_later(
 
     with monkeypatch.context() as patched:
         patched.setattr("fairlead.carrier.tls.openssl.set_groups", overtaken)
-        assert not made.reload()
+        assert not await made.reload()
     assert (made.failures, made.expires, made.context) == (1, before, context)
     certificate.write_bytes(other.read_bytes())
-    assert made.reload()
+    assert await made.reload()
 
 
 async def test_a_system_without_epoll_serves_no_plain_text_in_place_of_tls(
@@ -206,10 +206,10 @@ async def test_ticket_keys_are_read_again(serve_on: Serve, tmp_path: Path) -> No
     _, session = await resumed(site, port, None)
     assert (await resumed(site, port, session))[0]
     file.write_text(os.urandom(80).hex() + "\n" + file.read_text())
-    assert site.certificate.reload()
+    assert await site.certificate.reload()
     assert (await resumed(site, port, session))[0]
     file.write_text(os.urandom(80).hex())
-    assert site.certificate.reload()
+    assert await site.certificate.reload()
     assert not (await resumed(site, port, session))[0]
 
 
@@ -219,7 +219,7 @@ async def test_without_a_file_a_reload_keeps_the_sessions(serve_on: Serve, tmp_p
     port = await serve_on(site.app, **site.options)
     _, session = await resumed(site, port, None)
     certificate.write_bytes(certificate.read_bytes() + b"\n")
-    assert site.certificate.reload()
+    assert await site.certificate.reload()
     assert (await resumed(site, port, session))[0]
 
 
@@ -241,9 +241,9 @@ async def test_ticket_keys_of_no_file_change_with_time(serve_on: Serve, tmp_path
     one, other = await process(), await process()
     _, session = await resumed(*one, None)
     for now, good in ((0.0, True), (PERIOD - 1, True), (PERIOD, True), (PERIOD + OVERLAP, False)):
-        assert not other[0].certificate.reload(), "the certificate is the same"
+        assert not await other[0].certificate.reload(), "the certificate is the same"
         assert (await resumed(*other, session))[0] == good, now
     assert other[0].certificate.reloads == 0
-    one[0].certificate.reload()
+    await one[0].certificate.reload()
     _, renewed = await resumed(*one, None)
     assert (await resumed(*other, renewed))[0]

@@ -111,6 +111,32 @@ async def test_every_connection_is_visited_four_times_a_period() -> None:
         assert len(timer_wheel) == 1
 
 
+async def test_a_group_is_visited_like_single_connections() -> None:
+    class Table:
+        def __init__(self) -> None:
+            self.members = [Watched() for _ in range(300)]
+
+        @property
+        def connections(self) -> int:
+            return len(self.members)
+
+        def part(self, number: int, parts: int) -> list[Watched]:
+            return self.members[number::parts]
+
+    table, alone = Table(), Watched()
+    async with TimerWheel(silence=0.8, tick=0.02) as timer_wheel:
+        timer_wheel.watch_group(table)
+        timer_wheel.watch(alone)
+        assert len(timer_wheel) == 301
+        everyone = [*table.members, alone]
+        async with asyncio.timeout(20):
+            while min(one.visits for one in everyone) < 2 * VISITS:  # visits have no event
+                await asyncio.sleep(0.01)
+        assert max(one.visits for one in everyone) - min(one.visits for one in everyone) <= 1
+        timer_wheel.unwatch_group(table)
+        assert len(timer_wheel) == 1
+
+
 async def test_a_short_period_visits_each_at_most_once_a_tick() -> None:
     """Whatever the numbers, a tick is bounded: a stalled loop does not count silence faster than it ticks."""
     clock = Clock()

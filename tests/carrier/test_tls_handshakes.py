@@ -182,9 +182,9 @@ async def test_an_open_link_is_served_between_handshakes(
     steps: list[int] = []
     turns, step = Turns(), HandshakingSocket.ready
 
-    def counted(accepted: HandshakingSocket, events: int) -> bool:
+    def counted(accepted: HandshakingSocket, events: int) -> None:
         steps.append(turns.now)
-        return step(accepted, events)
+        step(accepted, events)
 
     monkeypatch.setattr(HandshakingSocket, "ready", counted)
     for peer, hello in [(peer, peer.hello()) for peer in peers]:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from support.cli.processes import gateway
+
 SCRIPT = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "files" / "hello.py"
 TOKENS = {"AGENT_TOKEN": "development-agent-token", "PLATFORM_TOKEN": "development-platform-token"}
 
@@ -58,20 +60,37 @@ def play(environment: dict[str, str], **changed: str) -> subprocess.CompletedPro
 
 
 # Before the other test: a fleet that remembers the agent would wait 30 s for it to come back.
-@pytest.mark.parametrize("token", ["AGENT_TOKEN", "PLATFORM_TOKEN"])
-def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str], token: str) -> None:
-    impatient = re.sub(r"TIMEOUT = [0-9.]+", "TIMEOUT = 2.0", SCRIPT.read_text())
-    assert impatient != SCRIPT.read_text()
-    done = play(addresses, script=impatient, **{token: "not-the-right-token"})
+def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str]) -> None:
+    done = play(addresses, script=impatient(), PLATFORM_TOKEN="not-the-right-token")
     assert done.returncode != 0
     assert "no hello through the Service" in done.stderr
-    assert ("agent token" if token == "AGENT_TOKEN" else "platform token") in done.stderr + done.stdout
+    assert "platform token" in done.stderr + done.stdout
+
+
+def impatient() -> str:
+    script = re.sub(r"TIMEOUT = [0-9.]+", "TIMEOUT = 2.0", SCRIPT.read_text())
+    assert script != SCRIPT.read_text()
+    return script
+
+
+def test_a_gateway_that_enrols_nobody_gets_the_shared_token(tmp_path: Path) -> None:
+    node, links, api, _ = gateway(tmp_path)
+    try:
+        done = play({"LINK_URL": links, "API_URL": api})
+        assert done.returncode == 0, done.stderr
+        assert "was welcomed" in done.stdout
+        done = play({"LINK_URL": links, "API_URL": api}, script=impatient(), AGENT_TOKEN="not-the-right-token")
+        assert done.returncode != 0
+        assert "agent token" in done.stderr + done.stdout
+    finally:
+        node.stop()
 
 
 @pytest.mark.timeout(240)
 def test_an_agent_is_welcomed_and_answers(addresses: dict[str, str]) -> None:
     for _ in range(2):  # again, when the fleet has seen the agent of the first
-        done = play(addresses)
+        # The agent enrols, so that it needs no shared token.
+        done = play(addresses, AGENT_TOKEN="not-the-right-token")
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert "was welcomed" in done.stdout
         assert "stays in the list" not in done.stdout

@@ -4,6 +4,7 @@ objects."""
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shutil
 from collections.abc import Mapping
@@ -211,6 +212,41 @@ def test_a_gateway_with_a_certificate_is_tested_over_wss_and_may_read_its_secret
         if rule["resources"] == ["secrets"]
     )
     assert "certificate" in secrets
+
+
+def test_what_the_values_name_for_access_may_be_read_and_mounted(render: Render) -> None:
+    given = {
+        "roles": {"configMap": "roles"}, "issuers": {"secret": "issuers"},
+        "auditLog": {"claimName": "audit", "keySecretRef": {"name": "signing"}},
+        "redis": {"clientTls": {"secretName": "redis-client"}},
+        "linkTls": {"secretName": "links", "clientCa": {"secretName": "authority", "crlKey": "crl.pem"}},
+        "clonePolicy": "Hold", "trustedProxies": ["10.0.0.0/8"], "linkClientCertHeader": "x-forwarded-client-cert",
+    }  # fmt: skip
+    certificates = {"links": {"issuerRef": {"name": "ca"}, "dnsNames": ["links.example.com"]}}
+    objects = render({"gateways": {"default": given}, "certificates": certificates})
+    (secrets,) = (
+        rule["resourceNames"]
+        for rule in named(objects, "Role", "fairlead-operator")["rules"]
+        if rule["resources"] == ["secrets"]
+    )
+    assert {"issuers", "signing", "redis-client", "links", "authority"} <= set(secrets)
+    made = named(objects, "LinkGateway", "fairlead")["spec"]
+    assert {name: made[name] for name in ("clonePolicy", "trustedProxies", "linkClientCertHeader")} == {
+        name: given[name] for name in ("clonePolicy", "trustedProxies", "linkClientCertHeader")
+    }
+    assert made["linkTls"]["clientCa"]["crlKey"] == "crl.pem"
+    env = named(objects, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"][0]["env"]
+    (policy,) = (json.loads(one["value"]) for one in env if one["name"] == "FAIRLEAD_OPERATOR_POLICY")
+    assert policy["namespaces"]["fleet"]["volumes"] == ["persistentVolumeClaim"]
+    spec = named(objects, "Certificate", "links")["spec"]
+    assert (spec["secretName"], spec["dnsNames"]) == ("links", ["links.example.com"])
+    assert spec["secretTemplate"]["labels"] == {"fairlead.dev/gateway-secret": "true"}
+
+
+def test_a_certificate_without_an_issuer_is_refused(helm: Helm, chart: Path) -> None:
+    values = {"certificates": {"links": {"dnsNames": ["links.example.com"]}}}
+    done = helm("template", "fairlead", str(chart), "--values", "-", stdin=yaml.safe_dump(values))
+    assert "certificates.links.issuerRef.name is missing" in done.stderr
 
 
 @pytest.mark.parametrize(

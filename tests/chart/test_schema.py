@@ -102,7 +102,7 @@ def test_an_address_is_accepted_exactly_if_a_linkgateway_accepts_it() -> None:
     assert top["telemetry"]["properties"]["otlpEndpoint"] == one["telemetry"]["properties"]["otlpEndpoint"]
     url = one["redis"]["properties"]["url"]["pattern"]
     # Empty: the Valkey for evaluations. With a password, since this one goes into a Secret.
-    with_password = url.replace("://", r"://([^/?#\s]*@)?", 1)
+    with_password = url.replace("://", r"://([^/?#\s]*@)?")
     assert top["redis"]["properties"]["url"]["pattern"] == f"^$|{with_password}"
 
 

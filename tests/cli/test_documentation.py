@@ -23,6 +23,8 @@ def leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]
         command = group.get_command(context, name)
         assert command is not None
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield f"{path} {name}", command
             yield from leaves(command, f"{path} {name}")
         else:
             yield f"{path} {name}", command
@@ -58,7 +60,8 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
 
 
 def test_flags_named_in_the_page_exist() -> None:
-    known = {name for _, one in leaves(main.cli, "") for option in one.params for name in option.opts}
+    options = [option for _, one in leaves(main.cli, "") for option in one.params]
+    known = {name for option in options for name in (*option.opts, *option.secondary_opts)}
     prose = PAGE[: PAGE.index("## The first ten minutes")]
     for flag in re.findall(r"`(--[a-z-]+)", prose):
         assert flag in known | {"--help", "--version"}, flag

@@ -91,6 +91,25 @@ def test_follow_prints_what_comes_until_it_is_interrupted(api: str) -> None:
                 process.kill()
 
 
+def test_readers_of_a_group_share_what_comes_and_groups_are_listed(api: str, run: Run) -> None:
+    for value in range(3):
+        assert emitted(api, "work", value)
+    listed(run, api, "--type", "work", expected=3)
+    first = run("events", "--group", "workers", "--type", "work", "-o", "json", api=api)
+    assert [json.loads(line)["data"]["value"] for line in first.stdout.splitlines()] == [0, 1, 2]
+    assert run("events", "--group", "workers", api=api).stdout == b"", "they were acknowledged as they were printed"
+    assert emitted(api, "work", 3)
+    assert wait_until(lambda: run("events", "--group", "workers", api=api).stdout).endswith(b'{"value": 3}\n')
+    shown = json.loads(run("events", "groups", "ls", "-o", "json", api=api).stdout)["groups"]
+    assert [(one["name"], one["type"], one["pending"]) for one in shown] == [("workers", "work", 0)]
+    table = run("events", "groups", "ls", api=api).stdout.decode().splitlines()
+    assert table[0].split() == ["GROUP", "PENDING", "LAG", "LOST", "LAST", "READ"]
+    assert table[1].split()[:4] == ["workers", "0", "0", "-"]
+    assert run("events", "groups", "rm", "workers", api=api).returncode == 0
+    again = run("events", "groups", "rm", "workers", api=api)
+    assert (again.returncode, b"there is no group" in again.stderr) == (2, True)
+
+
 def test_wrong_options_are_explained(run: Run) -> None:
     both = run("events", "--after", "5-0", "--since", "1h")
     assert (both.returncode, b"expected one of them" in both.stderr) == (2, True)

@@ -70,7 +70,7 @@ def test_a_build_reports_its_progress(tmp_path: Path) -> None:
         env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "tests" / "tools" / "cluster")},
     )  # fmt: skip
     assert done.stdout == "0\n"
-    assert done.stderr.splitlines()[0] == "x.go:1: wrong"
+    assert "x.go:1: wrong" in done.stderr.splitlines()
     assert "2 packages compiled" in done.stderr
 
 

@@ -76,7 +76,11 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
             "networkPolicy": {
                 "valkeyFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": elsewhere}}}],
             },
-            "gateways": {"default": {**small, "httpRoute": {**route, "hostnames": [hosts["of-the-chart"]]}}},
+            "gateways": {
+                "default": {
+                    **small, "requireIdentity": False, "httpRoute": {**route, "hostnames": [hosts["of-the-chart"]]},
+                },
+            },
         }  # fmt: skip
         (tmp_path / "values.json").write_text(json.dumps(values))
         here = ("--namespace", routes_namespace)

@@ -26,6 +26,7 @@ CAPACITY, RATE = 250, 25
 VALUES: dict[str, Any] = {
     "gateways": {
         "default": {
+            "requireIdentity": False,  # hundreds of agents share a token; those of the chapter on identity enrol
             "capacity": CAPACITY,
             "replicas": {"min": 2, "max": 8},
             "acceptRate": 100,

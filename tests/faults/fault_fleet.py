@@ -24,8 +24,8 @@ import httpx2
 from fairlead.agent import Agent
 from fairlead.errors import BusUnavailable
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
+from fairlead.store.servers.opening import open_store
 
 from faults.agent_methods import TOKEN, emit_events, register_methods
 from faults.balancer import Balancer
@@ -143,12 +143,15 @@ class FaultFleet:
         nodes: int = 2,
         flags: Sequence[str] = (),
         line: bool = False,
+        redis: str = "",
     ) -> None:
-        """`line`: the first node reaches Valkey over a line of its own, which may be cut."""
+        """`line`: the first node reaches Valkey over a line of its own, which may be cut. `redis`: the URL of servers
+        that the caller starts and stops; then there is no Valkey of this fleet."""
         self.folder = folder
         self.rng = rng
         self.ledger = Ledger()
         self.valkey = EmbeddedValkey(folder / "valkey", port=0 if line else None)
+        self._redis = redis
         self._flags = flags
         self._has_line = line
         self._count = nodes
@@ -173,15 +176,17 @@ class FaultFleet:
         )  # fmt: skip
 
     async def __aenter__(self) -> FaultFleet:
-        await self.valkey.start()
-        self.store = Pipeliner(self.valkey.url)
+        if not self._redis:
+            await self.valkey.start()
+        url = self._redis or self.valkey.url
+        self.store = open_store(url)
         self.store.start()
         await self.valkey_line.start()
         # Not for all scenarios: the line is as slow as this process, and Redis has a second for its answers.
-        first = self.valkey.url
+        first = url
         if self._has_line:
             first = first.replace(f":{self.valkey.port}", f":{self.valkey_line.port}")
-        urls = [first, *[self.valkey.url] * (self._count - 1)]
+        urls = [first, *[url] * (self._count - 1)]
         self.nodes = [NodeProcess(f"node-{i + 1}", url, self.folder, self._flags) for i, url in enumerate(urls)]
         await asyncio.gather(*(node.start() for node in self.nodes))
         await self.balancer.start()
@@ -211,7 +216,8 @@ class FaultFleet:
         await self.http.aclose()
         await self.store.aclose()
         await self.valkey_line.stop()
-        await self.valkey.stop()
+        if not self._redis:
+            await self.valkey.stop()
 
     def _doors(self) -> list[int]:
         return [node.link for node in self.nodes if node.running and node is not self.avoided]

@@ -30,7 +30,19 @@ from faults.fault_fleet import FaultFleet
 from faults.scenarios import SCENARIOS
 from faults.traffic import FaultTraffic
 
-OWNED = ("fl1:nodes", "fl1:data_epoch", "fl2:agent:", "fl1:agents:", "fl2:deadlines:", "fl1:events", "fl1:moves")
+OWNED = (
+    "fl1:nodes",
+    "fl1:data_epoch",
+    "fl2:agent:",
+    "fl1:agents:",
+    "fl1:columns:",
+    "fl2:deadlines:",
+    "fl2:kept",
+    "fl1:events",
+    "fl1:moves",
+    "fl1:compared_server",
+    "fl1:compared_primary:",
+)
 """Keys without a TTL: see fleet/schema.py."""
 GROWTH = 40 << 20
 """Bytes that a node may have grown by: caches and the allocator's slack. What leaked would grow with the rounds."""
@@ -109,13 +121,13 @@ async def _play(name: str, fleet: FaultFleet, rate: float, tally: Tally) -> None
     others = judgement.outcomes.keys() - EXPLAINED - ALLOWED.get(name, frozenset())
     assert not others, f"{name} must not end a command like that: {judgement.outcomes}"
     assert judgement.outcomes.get("ok", 0) > judgement.commands / 3, f"few went well: {judgement.outcomes}"
-    await _check_states(fleet, lost_data=name == "empty_valkey")
-    await _check_events(fleet)
-    await _check_keys(fleet)
+    await check_states(fleet, lost_data=name == "empty_valkey")
+    await check_events(fleet)
+    await check_keys(fleet)
     await _check_resources(fleet, before)
 
 
-async def _check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
+async def check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
     """Every command is over, in one state, which is the one that its caller received."""
     api = fleet.a_node().api
     for entry in fleet.ledger.entries:
@@ -137,7 +149,7 @@ async def _check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
             assert not entry.ends or text == entry.text, f"{node.name} returns other results than before: {entry}"
 
 
-async def _check_events(fleet: FaultFleet) -> None:
+async def check_events(fleet: FaultFleet) -> None:
     """Every event of qos 1 is stored, once at least."""
     deadline = time.monotonic() + 20
     while True:
@@ -152,16 +164,17 @@ async def _check_events(fleet: FaultFleet) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _check_keys(fleet: FaultFleet) -> None:
+async def check_keys(fleet: FaultFleet) -> None:
     """Only keys with an owner stay for ever, and no command is in the deadline queue any more."""
     keys: list[str] = []
-    cursor = b"0"
-    while True:
-        found = items(await fleet.redis("SCAN", cursor, "COUNT", 1000))
-        cursor, page = octets(found[0]), items(found[1])
-        keys += [octets(key).decode() for key in page]
-        if cursor == b"0":
-            break
+    for owner in fleet.store.owners():
+        cursor = b"0"
+        while True:
+            found = items(await fleet.store.submit_to(owner, "SCAN", cursor, "COUNT", 1000))
+            cursor, page = octets(found[0]), items(found[1])
+            keys += [octets(key).decode() for key in page]
+            if cursor == b"0":
+                break
     endless = [key for key in keys if not key.startswith(OWNED) and await fleet.redis("PTTL", key) == -1]
     assert not endless, f"keys without an end: {endless[:5]}"
     deadline = time.monotonic() + 60

@@ -33,13 +33,20 @@ ENDLESS = 1_500
 class FaultTraffic:
     """`async with FaultTraffic(fleet, rate=20):` posts for as long as the block lasts; then `settle`."""
 
-    def __init__(self, fleet: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
+    def __init__(
+        self, fleet: FaultFleet, rate: float, count: int = 12, pause: float = 0.1, most: float = float("inf")
+    ) -> None:
+        """`most` commands are open at once, and the closer it is, the longer callers wait before they try again: during
+        a long outage they would otherwise take this process all its time."""
+        self._most = most
         self._fleet = fleet
         self._rate = rate
         self._count = count
         self._pause = pause
         self._poster: asyncio.Task[None] | None = None
         self._callers: set[asyncio.Task[None]] = set()
+        self._open = 0
+        """Commands that their callers follow now."""
 
     async def __aenter__(self) -> FaultTraffic:
         self._poster = asyncio.create_task(self._post_forever())
@@ -77,11 +84,20 @@ class FaultTraffic:
         rng = self._fleet.rng
         ways, weights = list(SHARES), list(SHARES.values())
         while True:
+            while self._open >= self._most:
+                await self._wait_before_retry()
             way = rng.choices(ways, weights)[0]
             self.call(rng.choice(self._fleet.names), rng.randrange(1, 2 * self._count), self._pause, way)
             await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, entry: Entry, pause: float) -> None:
+        self._open += 1
+        try:
+            await self._follow_to_its_end(entry, pause)
+        finally:
+            self._open -= 1
+
+    async def _follow_to_its_end(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + TIMEOUT
         entry.updates.append(time.monotonic())
         twin = self._fleet.rng.random() < TWINS
@@ -121,7 +137,8 @@ class FaultTraffic:
         return self._fleet.a_node()
 
     async def _wait_before_retry(self) -> None:
-        await asyncio.sleep(self._fleet.rng.uniform(0.5, 1.5) * PAUSE)
+        many = max(1.0, 10 * self._open / self._most)
+        await asyncio.sleep(self._fleet.rng.uniform(0.5, 1.5) * PAUSE * many)
 
     def _request(self, entry: Entry, pause: float) -> tuple[dict[str, object], dict[str, str]]:
         """Body and headers of the post: the same for each repetition."""

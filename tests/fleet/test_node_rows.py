@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -17,8 +18,10 @@ from fairlead.fleet import schema
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.node_table import ALIVE_MS, NodeTable
 from fairlead.store.reply import integer, text
+from fairlead.store.servers.opening import open_store
 
 from support.fleet.script_server import ScriptServer
+from support.valkey.cluster import Cluster
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
@@ -197,7 +200,16 @@ def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) ->
             assert len([row for row in table.rows() if row.alive(now)]) == nodes
             costs.append({name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)})
         assert costs[0] == costs[1] == costs[2]
-        assert costs[0] == {"evalsha": 1, "time": 1, "hget": 1, "hset": 1, "pexpire": 1, "zadd": 1, "zrange": 1}
+        assert costs[0] == {
+            "client|getname": 4,
+            "evalsha": 1,
+            "time": 1,
+            "hget": 1,
+            "hset": 1,
+            "pexpire": 1,
+            "zadd": 1,
+            "zrange": 1,
+        }
     finally:
         server.close()
 
@@ -217,3 +229,25 @@ def test_row_of_another_type_harms_only_its_own_node(server: ScriptServer, caplo
         server.submit("ZREM", schema.NODES, f"{good}#a", f"{bad}#a")
         for node in (good, bad):
             server.submit("DEL", schema.node_key(node))
+
+
+async def test_a_node_begins_while_the_primary_of_any_copy_is_away(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, replicas=False)
+    try:
+        await cluster.start()
+        for copy, gone in enumerate([await cluster.owner(schema.nodes_key(copy)) for copy in range(3)]):
+            gone.signal(signal.SIGSTOP)
+            store = open_store(cluster.url)
+            store.start()
+            try:
+                assert await store.wait_available(20), store.last_error
+                rows, name = NodeRows(store), f"new-{copy}"
+                row, now = await rows.look_up(name)
+                assert row is None
+                assert (await rows.renew(name, "a", {"state": "ready"}, begin=True))[0]
+                assert name in {row.node for row in (await rows.read_all(now, 0)).rows()}
+            finally:
+                await store.aclose()
+                gone.signal(signal.SIGCONT)
+    finally:
+        cluster.stop()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import InvalidRequest
-from fairlead.fleet.selector import LENGTH_LIMIT, TERM_LIMIT, parse
+from fairlead.fleet.selector import LENGTH_LIMIT, TERM_LIMIT, parse, version
 
 LABELS = {"env": "prod", "team": "core", "os": "label-os"}
 FACTS = {"os": "linux", "kernel": "6.1.0", "env": "what the agent says"}
@@ -46,6 +48,15 @@ FACTS = {"os": "linux", "kernel": "6.1.0", "env": "what the agent says"}
         ("in=x", False),
         ("inside", False),
         ("env in (prod),os in (label-os),!retired,team!=edge", True),
+        ("kernel<6.2", True),
+        ("kernel < 6.10,env=prod", True),
+        ("kernel>=6.1.0", True),
+        ("kernel>6.1.0", False),
+        ("kernel<=6.1", False),
+        ("kernel>5", True),
+        ("missing<9", False),
+        ("missing>0", False),
+        ("label.kernel>5", False),
     ],
 )
 def test_selectors_are_parsed(selector: str, matches: bool) -> None:
@@ -55,7 +66,8 @@ def test_selectors_are_parsed(selector: str, matches: bool) -> None:
 @pytest.mark.parametrize(
     "selector",
     ["=", "a=b=c", "a in b", "a in ()", "a in (", "a in (x,)", "!a=b", "!a in (x)", ",a", "a,,b", "a,", "a b", "()",
-     "a>1", "a=(b)", "x" * (LENGTH_LIMIT + 1), ",".join(["a"] * (TERM_LIMIT + 1)), "é=1", "a\n=\nb c"],
+     "a>", "a=>1", "a=<1", "a!=>1", "a<>1", "a>==1", "!a>1", "a<1<2", "a=(b)",
+     "x" * (LENGTH_LIMIT + 1), ",".join(["a"] * (TERM_LIMIT + 1)), "é=1", "a\n=\nb c"],
 )  # fmt: skip
 def test_an_invalid_selector_is_refused(selector: str) -> None:
     with pytest.raises(InvalidRequest) as fault:
@@ -83,6 +95,22 @@ def test_a_selector_matches_labels_and_facts(asked: list[tuple[str, str, list[st
             written.append(f"{sign}{key}")
             expected &= (found is not None) is (sign == "")
     assert parse(",".join(written)).matches(labels, {}) is expected
+
+
+def test_versions_are_ordered_as_people_order_them() -> None:
+    ordered = ["", "a", "1", "1.2", "1.2rc1", "1.2.0", "1.9", "1.10", "2", "10", "12.04", "22.04.3"]
+    for one, other in itertools.product(ordered, repeat=2):
+        found = (ordered.index(one) > ordered.index(other)) - (ordered.index(one) < ordered.index(other))
+        compared = (version(one) > version(other)) - (version(one) < version(other))
+        assert compared == found, (one, other)
+
+
+@given(keys, values, values)
+def test_exactly_one_of_less_and_not_less_holds(key: str, found: str, bound: str) -> None:
+    holds = {sign: parse(f"{key}{sign}{bound}").matches({key: found}, {}) for sign in ("<", "<=", ">", ">=")}
+    assert holds["<"] is not holds[">="]
+    assert holds[">"] is not holds["<="]
+    assert not (holds["<"] and holds[">"])
 
 
 @given(st.text(max_size=60))

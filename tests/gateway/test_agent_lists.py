@@ -41,12 +41,14 @@ async def test_the_index_is_read_once_in_its_order(own_valkey: EmbeddedValkey, c
         names = sorted((f"agent-{i}" for i in range(150)), key=lambda name: (agent_shard(name), name))
         await _write_index(store, names)
         walked: list[str] = []
-        async for page, shard, after in Directory(store).index_pages(0, "", count):
+        async for page, shard, after in Directory(store).index_pages(0, "", count, ""):
             assert len(page) <= count
             walked += page
             # From each place on the rest follows, as a cursor has it.
             if len(walked) < 20:
-                rest = [name async for more, _, _ in Directory(store).index_pages(shard, after, 50) for name in more]
+                rest = [
+                    name async for more, _, _ in Directory(store).index_pages(shard, after, 50, "") for name in more
+                ]
                 assert walked + rest == names
         assert walked == names
     finally:
@@ -60,7 +62,7 @@ async def test_the_index_of_a_small_fleet_is_read_in_few_turns(own_valkey: Embed
     try:
         await _write_index(store, [f"agent-{i}" for i in range(20)])
         before = store.batches
-        walked = [name async for page, _, _ in Directory(store).index_pages(0, "", 100) for name in page]
+        walked = [name async for page, _, _ in Directory(store).index_pages(0, "", 100, "") for name in page]
         assert len(walked) == 20
         assert store.batches - before <= 10, "of 64 shards, one turn each would be 64"
     finally:

@@ -122,7 +122,7 @@ async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: DialAg
     assert (code, out) == (0, f"{peer.agent}\n")
     code, out, err = await fairlead(gateway, "agents", "ls", "-l", f"fleet={peer.agent},env=dev")
     assert (code, out.splitlines()[1:], "no agents match" in err) == (0, [], True)
-    code, _, err = await fairlead(gateway, "agents", "ls", "-l", "env>prod")
+    code, _, err = await fairlead(gateway, "agents", "ls", "-l", "env prod")
     assert (code, "at position" in err) == (2, True)
     code, _, err = await fairlead(gateway, "agents", "label", peer.agent, "nonsense")
     assert (code, "expected KEY=VALUE or KEY-" in err) == (2, True)

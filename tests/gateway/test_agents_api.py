@@ -52,7 +52,7 @@ async def test_selectors_match_labels_and_facts(gateway: GatewayProcess, api: Ga
     async with asyncio.timeout(20):
         while sorted(await listed(api, selector=mine, state="online")) != sorted(names[:5]):
             await asyncio.sleep(0.05)
-    bad = await api.http.get("/v1/agents", params={"selector": "os>linux"})
+    bad = await api.http.get("/v1/agents", params={"selector": "os linux"})
     assert (bad.status_code, bad.json()["field"]) == (422, "selector")
     bad = await api.http.get("/v1/agents", params={"state": "asleep"})
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
@@ -147,6 +147,24 @@ async def test_an_agent_is_disconnected_and_asked_to_reconnect(
     await until(is_shown)
     answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
+
+
+async def test_the_last_changes_of_facts_are_kept(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
+    peer = await dial(gateway)
+    await peer.greet(facts={"os": "linux", "version": "0", "gone": "x"})
+    assert (await api.agent(peer.agent))["fact_changes"] == []
+    told: list[dict[str, str]] = [{"os": "linux", "version": "0", "gone": "x"}, {"os": "linux", "version": "0"}]
+    told += [{"os": "linux", "version": str(n), "long": "y" * 250, "longer": f"{n:0256}"} for n in range(1, 6)]
+    for conn, facts in enumerate(told, 2):
+        again = await dial(gateway, agent=peer.agent)
+        await again.greet(conn=conn, facts=facts)
+    changes = (await api.agent(peer.agent))["fact_changes"]
+    assert [change["facts"]["version"] for change in changes] == [
+        {"before": str(n - 1), "after": str(n)} for n in range(5, 0, -1)
+    ]
+    assert changes[-1]["facts"].keys() < {"version", "long", "longer"}
+    assert changes[-1]["more"] == 3 - len(changes[-1]["facts"])
+    assert changes[0]["at"] > changes[-1]["at"]
 
 
 async def test_an_agent_reports_its_recent_failures(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:

@@ -6,25 +6,30 @@ import asyncio
 import hashlib
 import json
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from fairlead.app.api.openapi import document
-from fairlead.audit.records import AuditLine
+from fairlead.audit.records import DRAINING, ENDED, ROLES_CHANGED, STARTED, STOPPED, AuditLine, Head
 from fairlead.audit.segments import segments
+from fairlead.audit.signed_head import SIGNED
 from fairlead.audit.verification import read_lines, verify_folder
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.messages import Cmd
+from fairlead.wire.messages import Ack, Cmd, End
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.roles import caller_of, denied, write_roles
 from support.gateway.scripted_agent import DialAgent
+from support.otlp_collector import collecting
 
 NOT_AUDITED = {"whoami", "canI", "getOpenapi"}
 """They decide nothing about the fleet."""
+CONTENT = b"echo hello\n"
+SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "run": {"method": "exec", "selector": "*"}}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -34,7 +39,8 @@ def audited(make: MakeGateway, redis: str, folder: Path, *flags: str) -> Gateway
 
 
 def written(folder: Path) -> list[AuditLine]:
-    return list(read_lines(folder / "audit"))
+    """The lines of decisions."""
+    return [line for line in read_lines(folder / "audit") if line.action not in (DRAINING, ENDED, STARTED, STOPPED)]
 
 
 async def test_who_did_what_to_whom_and_who_was_denied(
@@ -75,11 +81,12 @@ async def test_who_did_what_to_whom_and_who_was_denied(
     gateway.start()
     await admin.http.get("/v1/agents")
     (report,) = verify_folder(tmp_path / "audit")
-    assert (report.head.seq, report.faults) == (7, [])
+    assert (report.head.seq, report.faults) == (11, [])  # with two starts, a drain and a stop
 
 
 async def ask(api: GatewayApi, method: str, path: str, body: object) -> int:
-    return (await api.http.request(method.upper(), path, json=body)).status_code
+    sent: dict[str, Any] = {"content": body} if isinstance(body, bytes) else {"json": body}
+    return (await api.http.request(method.upper(), path, **sent)).status_code
 
 
 async def begun_run(api: GatewayApi, agent: str) -> str:
@@ -88,23 +95,47 @@ async def begun_run(api: GatewayApi, agent: str) -> str:
     return str(answer.json()["id"])
 
 
-def requests_for(agent: str, command: str, run: str) -> list[tuple[str, str, str, Any]]:
+async def ended_run(api: GatewayApi) -> str:
+    """A run with a target that failed, which can be tried again."""
+    run = await begun_run(api, "never-seen")
+    async with asyncio.timeout(60):
+        while (await api.http.get(f"/v1/runs/{run}")).json()["ended"] is None:
+            await asyncio.sleep(0.05)
+    return run
+
+
+async def created_schedule(api: GatewayApi) -> str:
+    answer = await api.http.post("/v1/schedules", json=SCHEDULE)
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def ids_for(api: GatewayApi, agent: str) -> dict[str, str]:
+    """What stands in the paths of the operations: something of each kind that exists, where one can be made."""
+    return {
+        "{agent}": agent, "{command}": await api.start(agent, "exec"), "{run}/retry": f"{await ended_run(api)}/retry",
+        "{run}": await begun_run(api, agent), "{schedule}": await created_schedule(api), "{token}": "0" * 12,
+        "{approval}": "0" * 16, "{group}": "readers", "{sink}": "siem", "{letter}": "1-0",
+        "{digest}": hashlib.sha256(CONTENT).hexdigest(),
+    }  # fmt: skip
+
+
+def requests_for(ids: dict[str, str]) -> list[tuple[str, str, str, Any]]:
     """One allowed request for each operation of the document."""
-    found = []
+    found, agent = [], ids["{agent}"]
     bodies = {
         "postCommand": {"agent": agent, "method": "exec", "on_offline": {"queue": 60}},
         "postRun": {"agents": [agent], "method": "exec"},
         "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"},
         "approveAgent": {"key": "A" * 43, "token": "0" * 12}, "denyAgent": {"key": "A" * 43, "token": "0" * 12},
-        "labelAgent": {"labels": {}},
+        "labelAgent": {"labels": {}}, "retryRun": {},
+        "acknowledgeEvents": {"offsets": ["1-0"]}, "retryDeadLetters": {"ids": ["1-0"]}, "putContent": CONTENT,
+        "createSchedule": SCHEDULE,
     }  # fmt: skip
     for path, methods in json.loads(document())["paths"].items():
-        filled = (
-            path.replace("{command}", command)
-            .replace("{run}", run)
-            .replace("{agent}", agent)
-            .replace("{token}", "0" * 12)
-        )
+        filled = path
+        for name, id in ids.items():
+            filled = filled.replace(name, id)
         query = "?method=exec" if filled.endswith("can-i") else ""
         for method, one in methods.items():
             found.append((one["operationId"], method, filled + query, bodies.get(one["operationId"])))
@@ -118,8 +149,7 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
     admin = api_of(gateway)
     agent = await dial(gateway)
     await agent.greet()
-    command, run = await admin.start(agent.agent, "exec"), await begun_run(admin, agent.agent)
-    for name, method, path, body in requests_for(agent.agent, command, run):
+    for name, method, path, body in requests_for(await ids_for(admin, agent.agent)):
         if name == "deleteAgent":
             await agent.socket.close()
         before = len(written(tmp_path))
@@ -134,7 +164,8 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
     admin = api_of(full)
     agent = await dial(full)
     await agent.greet()
-    command, run = await admin.start(agent.agent, "exec"), await begun_run(admin, agent.agent)
+    ids = await ids_for(admin, agent.agent)
+    command = ids["{command}"]
     lost = tmp_path / "lost"
     (tmp_path / "audit").rename(lost)
     async with asyncio.timeout(60):  # until the file is full
@@ -142,7 +173,7 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
             await asyncio.gather(*(admin.http.get(f"/v1/commands/{command}") for _ in range(50)))
     assert answer.json()["code"] == "audit_unavailable"
     assert "cannot be written (No such file or directory), so nothing is done that must be in it" in answer.text
-    for name, method, one, body in requests_for(agent.agent, command, run):
+    for name, method, one, body in requests_for(ids):
         status = await ask(admin, method, one, body)
         assert (status == 503) is (name not in NOT_AUDITED), (name, status)
     lost.rename(tmp_path / "audit")
@@ -152,9 +183,13 @@ async def test_no_operation_is_left_out_and_none_works_without_its_log(
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:
+    return fairlead("audit", *args)
+
+
+def fairlead(*args: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
     return subprocess.run(
-        [sys.executable, "-P", "-m", "fairlead", "audit", *args],
+        [sys.executable, "-P", "-m", "fairlead", *args],
         capture_output=True, text=True, timeout=60, check=False, env=environment,
     )  # fmt: skip
 
@@ -168,22 +203,150 @@ async def test_the_command_line_shows_and_verifies_the_log(
     denied(await looker.http.get("/v1/agents/web-9"))
     folder = str(tmp_path / "audit")
     whole = run("verify", folder)
-    assert (whole.returncode, whole.stdout.startswith("node-1: lines 1 to 3 are whole; head 3:")) == (0, True)
+    assert (whole.returncode, whole.stdout.startswith("node-1: lines 1 to 4 are whole; head 4:")) == (0, True)
     head = whole.stdout.split()[-1]
     assert run("verify", folder, "--head", head).returncode == 0
-    assert run("verify", folder, "--head", "3:" + "0" * 64).returncode == 1
+    assert run("verify", folder, "--head", "4:" + "0" * 64).returncode == 1
     assert run("verify", folder, "--head", "3").returncode == 2
     assert run("verify", str(tmp_path)).returncode == 2
     listed = run("ls", folder).stdout.splitlines()
     assert listed[0].split() == ["TIME", "SUBJECT", "ACTION", "WHAT", "WHOM", "OUTCOME"]
     assert [line.split()[1:3] for line in listed[1:]] == [
-        ["shared-token", "createToken"], ["token:looker", "listAgents"], ["token:looker", "getAgent"],
+        ["node", "nodeStarted"], ["shared-token", "createToken"], ["token:looker", "listAgents"],
+        ["token:looker", "getAgent"],
     ]  # fmt: skip
+    by_method = run("ls", folder, "--method", "exec", "-o", "name"), run("ls", folder, "--until", "2026", "-o", "name")
+    assert [one.stdout for one in by_method] == ["", ""]
     only = json.loads(run("ls", folder, "--outcome", "denied", "--agent", "web-9", "-o", "json").stdout)["lines"]
-    assert [(line["seq"], line["action"], line["outcome"]) for line in only] == [(3, "getAgent", "denied")]
+    assert [(line["seq"], line["action"], line["outcome"]) for line in only] == [(4, "getAgent", "denied")]
     assert run("ls", folder, "--since", "9999", "-o", "name").stdout == ""
     (path,) = segments(tmp_path / "audit")["node-1"]
     path.write_bytes(path.read_bytes().replace(b"token:looker", b"token:nobody", 1))
     broken = run("verify", folder)
     assert broken.returncode == 1
-    assert f"{path}:2: its hash is not that of its content, so it was changed" in broken.stderr
+    assert f"{path}:3: its hash is not that of its content, so it was changed" in broken.stderr
+
+
+async def test_a_post_can_be_matched_with_its_command_and_its_end(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
+) -> None:
+    gateway = audited(make_gateway, own_valkey.url, tmp_path)
+    agent = await dial(gateway)
+    await agent.greet()
+    ci = await caller_of(api_of, gateway, "all")
+    token = str(ci.http.headers["authorization"]).split("_")[1]
+    body = {"agent": agent.agent, "method": "exec"}
+    first = await ci.post(body, **{"idempotency-key": "a-key"})
+    again = await ci.post(body, **{"idempotency-key": "a-key"})
+    assert (again.json()["id"], again.headers["idempotency-replayed"]) == (first.json()["id"], "true")
+    sent = await agent.expect(Cmd)
+    await agent.send(Ack(id=sent.id), End(id=sent.id, total=0))
+    run = (await ci.http.post("/v1/runs", json={"agents": [agent.agent], "method": "exec"})).json()["id"]
+    of_run = await agent.expect(Cmd)
+    await agent.send(Ack(id=of_run.id), End(id=of_run.id, total=0))
+    async with asyncio.timeout(30):
+        while len(ends := [line for line in read_lines(tmp_path / "audit") if line.action == ENDED]) < 2:
+            await asyncio.sleep(0.02)
+    posts = [line for line in written(tmp_path) if line.action == "postCommand"]
+    assert [(line.command, line.credential) for line in posts] == [(first.json()["id"], token)] * 2
+    (begun,) = [line for line in written(tmp_path) if line.action == "postRun"]
+    assert (begun.run, begun.count) == (run, 1)
+    assert [(line.command, line.agent, line.outcome, line.subject) for line in ends] == [
+        (sent.id, agent.agent, "ok", "node"), (of_run.id, agent.agent, "ok", "node"),
+    ]  # fmt: skip
+
+
+async def test_a_node_that_starts_stops_or_reads_other_roles_says_so(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, tmp_path: Path
+) -> None:
+    """Whoever has other roles hold for a while cannot hide it."""
+    gateway = audited(make_gateway, own_valkey.url, tmp_path)
+    file = tmp_path / "roles.yaml"
+    before = file.read_bytes()
+    other = before + b"  - {tokens: [intruder], roles: [all]}\n"
+    write_roles(file, other.decode())
+    async with asyncio.timeout(30):
+        while ROLES_CHANGED not in [line.action for line in read_lines(tmp_path / "audit")]:
+            await asyncio.sleep(0.05)
+    gateway.stop()
+    gateway.start()
+    found = [(line.action, line.digest) for line in read_lines(tmp_path / "audit")]
+    first, second = (hashlib.sha256(octets).hexdigest() for octets in (before, other))
+    assert found == [(STARTED, first), (ROLES_CHANGED, second), (DRAINING, ""), (STOPPED, ""), (STARTED, second)]
+
+
+async def test_on_a_full_disk_nothing_is_done_that_must_be_in_the_log(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
+) -> None:
+    """The limit of the size of a file stands for the disk: the kernel refuses the write in the middle of a line."""
+    gateway = audited(make_gateway, own_valkey.url, tmp_path)
+    admin = api_of(gateway)
+    agent = await dial(gateway)
+    await agent.greet()
+    ids = await ids_for(admin, agent.agent)
+    for _ in range(2):
+        await agent.expect(Cmd)
+    (path,) = segments(tmp_path / "audit")["node-1"]
+    free = resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, (path.stat().st_size + 100, free[1]))
+    for name, method, one, body in requests_for(ids):
+        status = await ask(admin, method, one, body)
+        assert (status == 503) is (name not in NOT_AUDITED), (name, status)
+    resource.prlimit(gateway.pid, resource.RLIMIT_FSIZE, free)
+    later = await admin.start(agent.agent, "exec")
+    assert (await agent.expect(Cmd)).id == later  # and of what was refused nothing has reached the agent
+    assert [fault for report in verify_folder(tmp_path / "audit") for fault in report.faults] == []
+    assert "cannot be written (only 100 of " in gateway.log()
+
+
+async def test_signed_heads_and_the_export_prove_that_nothing_was_cut_off(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
+) -> None:
+    public = tmp_path / "audit.pem.pub"
+    assert fairlead("keys", "generate", str(tmp_path / "audit.pem")).returncode == 0
+    with collecting() as collector:
+        gateway = audited(
+            make_gateway, own_valkey.url, tmp_path, "--audit-key", str(tmp_path / "audit.pem"),
+            "--audit-head-interval", "1", "--audit-endpoint", collector.url,
+        )  # fmt: skip
+        looker = await caller_of(api_of, gateway, "looker")
+        await looker.http.get("/v1/agents")
+        async with asyncio.timeout(60):  # the first head is signed in time, not at the end
+            while "fairlead-audit-head/1 node=node-1" not in gateway.log():
+                await asyncio.sleep(0.05)
+        denied(await looker.http.get("/v1/agents/web-9"))
+        gateway.stop()
+        exported = "\n".join(record.body for record in collector.records)
+    log = tmp_path / "kept-elsewhere.log"
+    log.write_text(gateway.log())
+    (tmp_path / "exported.jsonl").write_text(exported)
+    folder, key = str(tmp_path / "audit"), ("--public-key", str(public))
+    whole = run("verify", folder, *key, "--heads", str(log), "--heads", str(tmp_path / "exported.jsonl"))
+    assert whole.returncode == 0, whole.stderr
+    lines = list(read_lines(tmp_path / "audit"))
+    assert f"node-1: lines 1 to {len(lines)} are whole" in whole.stdout
+    assert f"node-1: signed up to line {len(lines) - 1} at " in whole.stdout
+    assert "; nothing follows it" in whole.stdout
+    (path,) = segments(tmp_path / "audit")["node-1"]
+    assert exported.encode() + b"\n" == path.read_bytes()
+    # Whoever holds the folder cuts the log off behind an earlier head, and nothing in the folder shows it.
+    signed = next(line for line in lines if line.action == SIGNED)
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: signed.seq]))
+    (tmp_path / "audit" / "node-1.head").write_bytes(Head(signed.seq, signed.hash).padded())
+    assert run("verify", folder, *key).returncode == 0
+    for kept in (log, tmp_path / "exported.jsonl"):
+        cut = run("verify", folder, *key, "--heads", str(kept))
+        assert cut.returncode == 1
+        assert f"ends with line {signed.seq} of the log, but a signed head that was kept elsewhere says" in cut.stderr
+    assert run("verify", folder, "--heads", str(log)).returncode == 2
+    assert run("verify", folder, *key, "--heads", str(public)).returncode == 2
+
+
+async def test_a_key_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+    for flags, expected in (
+        (("--audit-key", str(tmp_path / "none")), "no audit log is written"),
+        (("--audit-log", str(tmp_path / "a"), "--audit-key", str(tmp_path / "none")), "cannot be read"),
+    ):
+        failed = fairlead("serve", "--data", str(tmp_path / "data"), "--link-port", "0", *flags)
+        assert failed.returncode != 0
+        assert expected in failed.stderr

@@ -39,7 +39,7 @@ async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
         end = json.loads(await anext(lines))["end"]
         assert end == {
             "agent": peer.agent, "state": "ok", "payload": {"exit_code": 0}, "error": None, "total": 3,
-            "truncated": False,
+            "truncated": False, "dropped": False,
         }  # fmt: skip
     assert (await peer.expect(Rx)).s >= 1
 

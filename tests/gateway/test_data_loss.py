@@ -129,6 +129,7 @@ async def test_data_lost_by_redis_is_reported(
         return await metric(holder, "fairlead_followers") == 1
 
     await until(following)
+    await api.get(command)  # it is read after the follower has read what there is
     await store.submit("FLUSHALL")
     answer = await api.post({"agent": peer.agent, "method": "m"})
     assert answer.status_code == 202  # it waits until the agent is known again
@@ -193,7 +194,7 @@ async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     await peer.send(Ack(id=command))
     store = await redis_of(own_valkey)
     lease = await store.submit("HGET", agent_key(peer.agent), "lease")
-    await store.submit("DEL", "fl1:node:{node-1}")
+    await store.submit("DEL", "fl1:node:{fl1:nodes}:node-1")
 
     async def claimed_again() -> bool:
         """Wait until the node has claimed the agents again under its new lease."""

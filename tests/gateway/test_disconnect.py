@@ -8,10 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from fairlead.agent import Agent, Command
+from fairlead.audit.records import DIRECTIVE
+from fairlead.audit.verification import read_lines
 from fairlead.fleet.directives.disconnect import Disconnect, Disconnects
 from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.schema import agent_key
@@ -85,10 +88,11 @@ class ConnectedFleet:
 
 @pytest.fixture
 async def fleet(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
 ) -> AsyncIterator[ConnectedFleet]:
     """Two nodes with six agents each: half of them are labelled env=prod, the others env=test."""
-    nodes = [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{n}") for n in (1, 2)]
+    flags = ("--accept-rate=5000", "--audit-log", str(tmp_path / "audit"))
+    nodes = [make_gateway(own_valkey.url, *flags, name=f"node-{n}") for n in (1, 2)]
     members = [Member(nodes[n % 2].link, f"agent-{n}") for n in range(2 * COUNT)]
     store = Pipeliner(own_valkey.url)
     store.start()
@@ -105,7 +109,7 @@ async def fleet(
 
 
 async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_commands_go_on(
-    fleet: ConnectedFleet,
+    fleet: ConnectedFleet, tmp_path: Path
 ) -> None:
     before = await fleet.all_online()
     prod = [member for n, member in enumerate(fleet.members) if n // 2 % 2]
@@ -119,6 +123,14 @@ async def test_matching_agents_of_all_nodes_are_disconnected_once_and_their_comm
     assert [one.total for one in reported] == [COUNT, COUNT]
     assert sum(one.closed for one in reported) == len(meant) == COUNT - 1
     assert sum(one.undecided for one in reported) == 1
+
+    def audited(reason: str) -> list[tuple[str, str, str, str, int | None]]:
+        lines = [line for line in read_lines(tmp_path / "audit") if (line.action, line.reason) == (DIRECTIVE, reason)]
+        return [(line.subject, line.issuer, line.selector, line.detail, line.count) for line in lines]
+
+    about = ("operator", "redis", "env=prod,os=linux", "uid-1: new certificates")
+    assert audited("disconnect begins") == [(*about, COUNT)] * 2
+    await until(lambda: sum(line[-1] or 0 for line in audited("disconnect ends")) == COUNT - 1)
     for _ in range(3):  # the directive still holds, and finds nothing more to do
         await fleet.directives.write(wanted)
         await asyncio.sleep(1)

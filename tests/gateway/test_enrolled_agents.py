@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,59 +15,14 @@ from fairlead.fleet.schema import agent_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.enrolled_agent import EnrolledAgent, cli, new_token, state, until_state
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.roles import caller_of, denied, write_roles
 from support.waiting import until
 
-CLI = (sys.executable, "-m", "fairlead")
 LIFETIME = 60.0
 """Seconds: the shortest life of a credential."""
-
-
-class EnrolledAgent:
-    """A `fairlead agent run` with an identity in `folder`."""
-
-    def __init__(self, gateway: GatewayProcess, folder: Path, id: str, token: str = "") -> None:
-        self._gateway, self.folder, self.id = gateway, folder, id
-        self._log = folder.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start(token)
-
-    def start(self, token: str = "") -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
-        if token:
-            environment["FAIRLEAD_AGENT_ENROLMENT_TOKEN"] = token
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *CLI, "agent", "run", "--config", os.devnull, "--url", self._gateway.link, "--id", self.id,
-                    "--identity", str(self.folder),
-                ],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment,
-            )  # fmt: skip
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
-    def wait(self) -> int:
-        assert self._process is not None
-        return self._process.wait(60)
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-        self.wait()
-
-    @property
-    def stored(self) -> dict[str, object]:
-        return dict(json.loads((self.folder / "credential.json").read_text()))
 
 
 @pytest.fixture
@@ -90,32 +42,6 @@ def gateway(own_valkey: EmbeddedValkey, make_gateway: MakeGateway, tmp_path: Pat
     return make_gateway(own_valkey.url, *flags)
 
 
-async def cli(gateway: GatewayProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command, *rest = arguments
-    words = [command, rest[0], "--api", gateway.api, *rest[1:]]
-    return await asyncio.to_thread(
-        subprocess.run, [*CLI, *words], capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-async def new_token(gateway: GatewayProcess, pattern: str, *options: str) -> str:
-    made = await cli(gateway, "enrolment-tokens", "create", *options, pattern)
-    assert made.returncode == 0, made.stderr
-    return made.stdout.strip()
-
-
-async def state(api: GatewayApi, agent: str) -> str:
-    answer = await api.http.get(f"/v1/agents/{agent}")
-    return str(answer.json()["state"]) if answer.status_code == 200 else "unknown"
-
-
-async def until_state(api: GatewayApi, agent: str, wanted: str) -> None:
-    async def reached() -> bool:
-        return await state(api, agent) == wanted
-
-    await until(reached)
-
-
 async def test_an_agent_enrols_once_and_comes_back_with_its_key_alone(
     gateway: GatewayProcess, api_of: MakeGatewayApi, agents: list[EnrolledAgent], tmp_path: Path
 ) -> None:
@@ -126,8 +52,9 @@ async def test_an_agent_enrols_once_and_comes_back_with_its_key_alone(
     await until_state(api, "web-1", "online")
     done = await cli(gateway, "exec", "-n", "web-1", "--", "echo", "enrolled")
     assert done.stdout == "enrolled\n", done.stderr
+    await until((agent.folder / "session").exists)
     assert {path.name: path.stat().st_mode & 0o777 for path in agent.folder.iterdir()} == {
-        "key.pem": 0o600, "credential.json": 0o600,
+        "key.pem": 0o600, "credential.json": 0o600, "session": 0o600,
     }  # fmt: skip
     assert token not in str(psutil.Process(agent.pid).environ())
     for method, payload in (("file.get", {"path": str(agent.folder / "key.pem")}),):

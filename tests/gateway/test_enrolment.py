@@ -6,11 +6,14 @@ import asyncio
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import cast
 
 import msgspec
 import pytest
 
+from fairlead.audit.log_writer import AuditLogWriter, AuditUnavailable
+from fairlead.audit.verification import read_lines
 from fairlead.errors import (
     ApprovalPending,
     EnrolmentDenied,
@@ -19,14 +22,16 @@ from fairlead.errors import (
     Throttled,
     Unauthorized,
 )
+from fairlead.fleet.tenants.tenant_use import TenantUse
 from fairlead.fleet.tokens.agent_keys import AgentKeys
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
-from fairlead.fleet.tokens.pending_enrolments import PENDING_LIMIT, PendingEnrolments
+from fairlead.fleet.tokens.pending_enrolments import PENDING_LIMIT, TOKEN_LIMIT, PendingEnrolments
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
 from fairlead.identity.credential import LIFETIME_LIMIT, CredentialIssuer, CredentialVerifier
 from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
 from fairlead.identity.proof import enrolment_statement, prove, renewal_statement
 from fairlead.routing.agents.enrolment import Enrolment, EnrolmentRequest, EnrolmentStore
+from fairlead.routing.tenant_limits import TenantLimits
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
@@ -53,6 +58,7 @@ class EnrolmentSite:
             lambda: secrets.token_hex(8),
             LIFETIME,
             lambda thumbprint: thumbprint in self.revoked,
+            TenantLimits(TenantUse(store)),
         )
 
     async def token(
@@ -100,6 +106,22 @@ async def test_an_agent_enrols_and_its_credential_names_its_key(site: EnrolmentS
     assert await site.keys.bound("web-1") == thumbprint(key.public)
 
 
+async def test_who_enrols_is_in_the_audit_log_or_gets_no_credential(site: EnrolmentSite, tmp_path: Path) -> None:
+    site.enrolment.log = log = AuditLogWriter(tmp_path, "node-1", "no", 1 << 20)
+    log.open()
+    key, token = new_key(), await site.token()
+    writer = asyncio.create_task(log.run())
+    await site.enrol(token, "web-1", key)
+    (line,) = read_lines(tmp_path)
+    assert (line.subject, line.action, line.agent, line.outcome) == ("agent:web-1", "enrolAgent", "web-1", "allowed")
+    assert line.detail == f"key {thumbprint(key.public)} by token {token.split('_')[2]}"
+    log.close()
+    with pytest.raises(AuditUnavailable):
+        await site.enrol(token, "web-1", key)
+    writer.cancel()
+    await asyncio.gather(writer, return_exceptions=True)
+
+
 async def test_an_agent_whose_answer_was_lost_repeats_its_enrolment(site: EnrolmentSite) -> None:
     key, token = new_key(), await site.token(uses=1)
     for _ in range(3):
@@ -145,7 +167,7 @@ async def test_a_stolen_token_is_limited(site: EnrolmentSite) -> None:
     site.now = START
     split = split_token(token)
     assert split is not None
-    assert await site.tokens.remove(split[0])
+    assert await site.tokens.remove(split[0], "")
     assert await site.refusal(site.enrol(token, "web-1", new_key())) == "secret"
 
 
@@ -219,7 +241,7 @@ async def test_who_waits_is_let_in_by_the_approval_of_its_own_key(site: Enrolmen
     assert waits.value.details["key"] == thumbprint(key.public)
     with pytest.raises(ApprovalPending):
         await site.enrol(token, "web-1", other)
-    waiting = await site.pending.all(await redis_now(site))
+    waiting = await site.pending.all(await redis_now(site), "")
     assert {(one.agent, one.thumbprint, one.state) for one in waiting} == {
         ("web-1", thumbprint(key.public), "pending"), ("web-1", thumbprint(other.public), "pending"),
     }  # fmt: skip
@@ -241,7 +263,7 @@ async def test_a_key_that_no_approval_could_let_in_is_refused_at_once(site: Enro
     stolen = new_key()
     site.revoked.add(thumbprint(stolen.public))
     assert await site.refusal(site.enrol(token, "web-2", stolen)) == "revoked"
-    assert await site.pending.all(await redis_now(site)) == []
+    assert await site.pending.all(await redis_now(site), "") == []
 
 
 async def test_an_approval_holds_for_the_token_that_was_shown(site: EnrolmentSite) -> None:
@@ -262,8 +284,8 @@ async def test_who_waits_with_a_revoked_token_waits_no_longer(site: EnrolmentSit
     for name, with_token in (("web-1", token), ("web-2", token), ("db-1", other)):
         with pytest.raises(ApprovalPending):
             await site.enrol(with_token, name, new_key())
-    await site.pending.remove_token((split_token(token) or ("",))[0])
-    assert [one.agent for one in await site.pending.all(await redis_now(site))] == ["db-1"]
+    await site.pending.remove_token((split_token(token) or ("",))[0], "")
+    assert [one.agent for one in await site.pending.all(await redis_now(site), "")] == ["db-1"]
 
 
 async def test_who_is_denied_is_refused_and_another_key_may_ask(site: EnrolmentSite) -> None:
@@ -288,21 +310,31 @@ async def test_a_stolen_token_asks_no_more_often_than_it_may_enrol(site: Enrolme
     assert await site.refusal(site.enrol(few, "few-2", new_key())) == "used"
     with pytest.raises(Throttled, match="enrols 2 agents a minute"):
         await site.enrol(slow, "slow-2", new_key())
-    assert len(await site.pending.all(await redis_now(site))) == 4
+    assert len(await site.pending.all(await redis_now(site), "")) == 4
 
 
 async def test_a_full_list_is_told_and_denials_make_room(site: EnrolmentSite) -> None:
-    token, keys = await site.token(uses=2 * PENDING_LIMIT, approval=True), [new_key() for _ in range(PENDING_LIMIT)]
-    calls = (site.enrol(token, f"web-{n}", key) for n, key in enumerate(keys))
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(one) for one in outcomes} == {ApprovalPending}
+    """One token takes half of the list at most, however many agents it may enrol."""
+    stolen, token, third = [await site.token(uses=2 * PENDING_LIMIT, approval=True) for _ in range(3)]
+    keys = [new_key() for _ in range(TOKEN_LIMIT + 100)]
+
+    async def all_ask(with_token: str) -> list[type]:
+        calls = (site.enrol(with_token, f"{with_token[9:13]}-{n}", key) for n, key in enumerate(keys))
+        return [type(one) for one in await asyncio.gather(*calls, return_exceptions=True)]
+
+    for asks in (stolen, token):
+        outcomes = await all_ask(asks)
+        assert (outcomes.count(ApprovalPending), outcomes.count(Throttled)) == (TOKEN_LIMIT, 100)
     late = new_key()
     with pytest.raises(Throttled, match="too many agents wait for an approval"):
-        await site.enrol(token, "late", late)
-    assert await site.decide(token, "web-7", keys[7], approved=False)
+        await site.enrol(third, "late", late)
+    shown = (await site.pending.all(await redis_now(site), ""))[7]
+    assert await site.pending.decide(shown.agent, shown.thumbprint, shown.token, approved=False)
     with pytest.raises(ApprovalPending):
-        await site.enrol(token, "late", late)
-    assert len(await site.pending.all(await redis_now(site))) == PENDING_LIMIT
+        await site.enrol(third, "late", late)
+    assert len(await site.pending.all(await redis_now(site), "")) == PENDING_LIMIT
+    await site.pending.remove_token((split_token(stolen) or ("",))[0], "")
+    assert len(await site.pending.all(await redis_now(site), "")) < TOKEN_LIMIT + 2, "revocation makes room at once"
 
 
 async def redis_now(site: EnrolmentSite) -> int:

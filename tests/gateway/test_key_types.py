@@ -31,7 +31,9 @@ SHARED = (
 
 def test_types_are_those_of_the_drawing() -> None:
     assert schema.__doc__ is not None
-    drawn = dict(re.findall(r"^(fl\d:\w+)\S*(?: by)? +(hash|zset|string|stream|list) ", schema.__doc__, re.MULTILINE))
+    drawn = dict(
+        re.findall(r"^(fl\d:\w+)\S*(?: by)? +(hash|zset|set|string|stream|list) ", schema.__doc__, re.MULTILINE)
+    )
     assert drawn == schema.KEY_TYPES
     for key in (*SHARED, node_key("n"), agent_key("a"), inbox_key("n#e")):
         assert schema.key_type(key) in ("hash", "zset", "string", "stream")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 from collections.abc import Iterator
 from typing import Any, cast
@@ -125,7 +126,7 @@ async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
-    fleet = FleetStore(*[unused] * 12)
+    fleet = FleetStore(*[unused] * len(dataclasses.fields(FleetStore)))
     membership = Membership("node-1")
     compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()

@@ -86,7 +86,7 @@ async def test_a_jwt_that_is_not_for_here_is_refused_with_its_reason(
     now = time.time()
     for text, problem in (
         (issuer.token(aud="another"), "expected the audience 'fairlead'"),
-        (issuer.token(exp=now - 600), "the JWT expired 600 s ago"),
+        (issuer.token(exp=now - 600), "s ago: log in again"),
         (issuer.token(nbf=now + 600), "compare the clocks of the gateway and of the issuer company"),
         (issuer.token(iss="https://evil.example"), "which this gateway does not trust"),
         (sign(new_key("stranger"), issuer.claims()), "which the issuer company does not publish"),
@@ -149,6 +149,8 @@ async def test_a_stream_ends_with_the_trust_in_its_issuer(
     (tmp_path / "issuers.toml").write_text("[issuers.company]\nurl = 7\n")
     await until(lambda: "the issuers stay as they were" in gateway.log())
     assert "which this gateway refuses" in await refused(as_caller(api_of, gateway, issuer.token()))
+    changes = [line.detail for line in read_lines(tmp_path / "audit") if line.action == "issuersChanged"]
+    assert changes == [issuer.url]
 
 
 async def test_a_jwt_ends_a_moment_after_it_expires(

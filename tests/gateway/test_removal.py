@@ -9,6 +9,7 @@ import secrets
 import pytest
 from redis import asyncio as redis_async
 
+from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import agent_key, open_key
 from fairlead.node import Node
@@ -81,16 +82,18 @@ async def test_an_agent_that_left_is_deleted_with_all_its_data(
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
+def _sweeper(node: Node, metrics: Metrics) -> IndexSweeper:
+    builder = ColumnBuilder(node._store, node.directory)
+    return IndexSweeper(node.directory, builder, node.routing.removal, node.membership, metrics)
+
+
 @pytest.mark.parametrize("forget_after", [0.5, 0.0])
 async def test_the_sweep_forgets_only_agents_that_were_away_for_long(
     own_valkey: EmbeddedValkey, forget_after: float
 ) -> None:
     """An agent whose node died counts as absent from the time when that is noted, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
-        directory, sweep = (
-            node.directory,
-            IndexSweeper(node.directory, node.routing.removal, node.membership, node.metrics),
-        )
+        directory, sweep = node.directory, _sweeper(node, node.metrics)
         left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
         leases = {left: node.membership.lease, orphan: "dead#1", linked: node.membership.lease}
         for agent, lease in leases.items():
@@ -122,7 +125,7 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     time. The one of another type is removed, and the next sweep finds no row."""
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
-        directory, sweep = node.directory, IndexSweeper(node.directory, node.routing.removal, node.membership, metrics)
+        directory, sweep = node.directory, _sweeper(node, metrics)
         shard = agent_shard("aa")
         names = (f"b{number}" for number in itertools.count())
         broken, behind = [next(name for name in names if agent_shard(name) == shard) for _ in range(2)]
@@ -162,7 +165,16 @@ async def test_every_redis_key_has_an_expiry_or_an_owner(
     await peer.send(End(id=command, total=1))
     await api.end(command)
     store = await redis_of(shared_valkey)
-    owned = ("fl1:nodes", "fl2:agent:", "fl1:agents:", "fl2:deadlines:", "fl1:events", "fl1:data_epoch")
+    owned = (
+        "fl1:nodes",
+        "fl2:agent:",
+        "fl1:agents:",
+        "fl1:columns:",
+        "fl2:deadlines:",
+        "fl1:events",
+        "fl1:data_epoch",
+        "fl1:compared_server",
+    )
     for key in map(octets, items(await store.submit("KEYS", "*"))):
         if not key.decode().startswith(owned):
             assert integer(await store.submit("PTTL", key)) > 0, key

@@ -20,6 +20,7 @@ from fairlead.fleet.command_record import CommandRecord, Result, ResultPage, Sto
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands import results
 from fairlead.routing.commands.results import ResultReader, ResultsUpdate
+from fairlead.routing.failover_gate import FailoverGate
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
@@ -177,7 +178,8 @@ async def test_a_result_is_not_held_back_beyond_the_opening_by_news_without_resu
     monkeypatch.setattr(results, "POLL_INTERVAL", HOUR)
     opens = _later(0.2)
     records, followers = SlowRecords(opens), Followers()
-    fleet = cast(FleetStore, SimpleNamespace(store=None, directory=None, records=records))
+    gate = FailoverGate(lambda _: "", tuple)
+    fleet = cast(FleetStore, SimpleNamespace(store=None, directory=None, records=records, gate=gate))
     reader = ResultReader(fleet, cast(Inbox, None), followers, cast(Membership, SimpleNamespace(lease="node-1#1")))
     follower = followers.join("c")
     follower.notify()

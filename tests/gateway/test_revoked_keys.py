@@ -5,14 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import websockets
 
-from fairlead.identity.agent_key import AgentKey, thumbprint
+from fairlead.audit.verification import read_lines
+from fairlead.errors import ConfigError, Unauthorized, Unavailable
+from fairlead.fleet.tokens.revoked_keys import KEPT_MS, KEYS_LIMIT, RevokedKey
+from fairlead.identity.agent_key import AgentKey, seed_of_pem, thumbprint
+from fairlead.identity.credential import CredentialIssuer
 from fairlead.identity.proof import prove, renewal_statement
+from fairlead.routing.agents.cloned_agents import HELD_SHARE
+from fairlead.routing.agents.issuer_key import IssuerKeyFile
+from fairlead.routing.agents.key_revocations import OVERLAP_MS, KeyRevocations
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
 from fairlead.wire.close_codes import CloseCode
@@ -22,7 +32,7 @@ from support.fixtures import RedisOf
 from support.gateway.identity_site import IdentitySite, make_issuer_key, new_key, still_linked
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import ScriptedAgent
+from support.gateway.scripted_agent import AGENT_TOKEN, ScriptedAgent
 from support.waiting import until
 
 AGENTS = 12
@@ -184,6 +194,78 @@ async def test_nodes_write_back_what_redis_has_lost(nodes: TwoNodes) -> None:
     await nodes.refused_everywhere("web-1", credential)
 
 
+class ListedKeys:
+    """The revoked keys of a Redis; `read` counts those that were asked for."""
+
+    def __init__(self) -> None:
+        self.keys: set[RevokedKey] = set()
+        self.read = 0
+
+    async def since(self, at: int) -> frozenset[RevokedKey]:
+        found = frozenset(key for key in self.keys if key.at > at)
+        self.read += len(found)
+        return found
+
+    async def count(self, at: int) -> int:
+        return sum(key.at > at for key in self.keys)
+
+    async def add(self, keys: Iterable[RevokedKey], now: int) -> None:
+        self.keys = {key for key in self.keys if key.at > now - KEPT_MS} | set(keys)
+
+
+async def test_many_revoked_keys_are_read_once_and_forgotten_in_time() -> None:
+    """A leaked token may have enrolled thousands of agents. Reading all their keys each second would hold the loop."""
+    listed, clock = ListedKeys(), [1_000 * KEPT_MS]
+    stored: Any = listed
+    nobody: Any = SimpleNamespace(get=lambda _agent: None, registering=lambda _agent: None)
+    revocations = KeyRevocations(stored, nobody, lambda: clock[0])
+    listed.keys = {RevokedKey(clock[0] - n % 2, f"key-{n}", f"web-{n}") for n in range(5_000)}
+    await revocations.refresh()
+    assert listed.read == 5_000
+    clock[0] += 2 * OVERLAP_MS
+    await revocations.refresh()
+    listed.read = 0
+    for _ in range(10):
+        clock[0] += 1_000
+        await revocations.refresh()
+    assert listed.read == 0
+    listed.keys.add(RevokedKey(clock[0] - OVERLAP_MS // 2, "late", "web-late"))  # by a node whose clock is behind
+    await revocations.refresh()
+    assert (revocations.holds("late"), listed.read) == (True, 1)
+    listed.keys |= {RevokedKey(clock[0] - KEPT_MS // 2, "old", "a"), RevokedKey(clock[0], "key-0", "web-0")}
+    await revocations.refresh()
+    assert revocations.revoked_at("old") == clock[0] - KEPT_MS // 2, "another node has written it back"
+    listed.keys.discard(RevokedKey(clock[0], "key-0", "web-0"))
+    await revocations.refresh()
+    assert RevokedKey(clock[0], "key-0", "web-0") in listed.keys, "this node has written it back"
+    clock[0] += KEPT_MS - OVERLAP_MS
+    await revocations.refresh()
+    assert [revocations.holds(name) for name in ("key-1", "key-0", "late", "old")] == [False, True, True, False]
+    listed.read = 0
+    await revocations.refresh()
+    assert listed.read == 0, "what was forgotten is not taken for lost"
+
+
+async def test_a_tenant_does_not_use_up_the_places_of_the_others() -> None:
+    """Nor do keys that are held because of copies use up those that administrators need."""
+    listed, clock, tenants = ListedKeys(), [1_000 * KEPT_MS], [4]
+    stored: Any = listed
+    nobody: Any = SimpleNamespace(get=lambda _agent: None, registering=lambda _agent: None)
+    revocations = KeyRevocations(stored, nobody, lambda: clock[0], lambda: tenants[0])
+    listed.keys = {RevokedKey(clock[0], f"key-{n}", f"/acme/web-{n}") for n in range(KEYS_LIMIT // 8)}
+    await revocations.refresh()
+    await revocations.require_room("acme")
+    with pytest.raises(Unavailable, match="this tenant has 2500 revoked keys"):
+        await revocations.require_room("acme", share=HELD_SHARE)
+    await revocations.require_room("acme", KEYS_LIMIT // 8)
+    with pytest.raises(Unavailable, match="this tenant has 5000 revoked keys"):
+        await revocations.require_room("acme", KEYS_LIMIT // 8 + 1)
+    await revocations.require_room("globex", share=HELD_SHARE)
+    tenants[0] = 257
+    with pytest.raises(Unavailable, match="this tenant has 200 revoked keys"):
+        await revocations.require_room("acme")
+
+
 # -- the issuer's keys ---------------------------------------------------------------------------------
 
 
@@ -234,6 +316,77 @@ async def test_one_key_of_the_issuer_replaces_another_while_links_stay(
     await still_linked(agent)
     await unusable_file_changes_nothing(site, file, second)
     await site.aclose()
+
+
+def test_a_line_that_is_to_refuse_a_key_is_never_passed_over(tmp_path: Path) -> None:
+    """A key that was meant to be refused would otherwise be believed, and nobody would notice."""
+    file = make_issuer_key(tmp_path)
+    (tmp_path / "other").mkdir()
+    old, new = file.read_bytes(), make_issuer_key(tmp_path / "other").read_bytes()
+    for mark in (b"refused\n", b"refused \r\n", b"refused\n\n"):
+        file.write_bytes(new + mark + old)
+        refused = CredentialIssuer(seed_of_pem(old, "old"), "fairlead").issue("id", "web-1", new_key().public, 0, 60)
+        with pytest.raises(Unauthorized, match="not signed by an issuer"):
+            IssuerKeyFile(file, "fairlead").verifier.verify(refused, 0)
+    for mark in (b"Refused\n", b"# refused\n", b"refused:\n", b"refused key\n", b" refused\n", b"refused\nstolen\n"):
+        for text in (new + mark + old, new + old + mark):
+            file.write_bytes(text)
+            with pytest.raises(ConfigError, match="a line in it refuses no key"):
+                IssuerKeyFile(file, "fairlead")
+
+
+async def test_a_refused_key_of_the_issuer_loses_its_links_on_every_node(
+    tmp_path: Path, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf, api_of: MakeGatewayApi
+) -> None:
+    """Whoever has stolen it makes credentials for any id: none of them has a link 5 seconds later, or opens another."""
+    file = make_issuer_key(tmp_path)
+    (tmp_path / "other").mkdir()
+    old, new = file.read_bytes(), make_issuer_key(tmp_path / "other").read_bytes()
+    flags = ("--issuer-key", str(file), "--audit-log", str(tmp_path / "audit"))
+    nodes = [make_gateway(own_valkey.url, *flags, name=name) for name in ("a", "b")]
+    store = await redis_of(own_valkey)
+    sites = [IdentitySite(node, store) for node in nodes]
+    forger = CredentialIssuer(seed_of_pem(old, "stolen"), "fairlead")
+    forged, links = [], []
+    for n in range(AGENTS):
+        key = new_key()
+        text = forger.issue(f"id-{n}", f"forged-{n}", key.public, int(time.time()), 3600)
+        forged.append((f"forged-{n}", key, text))
+        links.append(await sites[n % 2].link(f"forged-{n}", text, key))
+    silent, _ = await sites[0].dial("forged-0", forged[0][2])  # it has not said hello
+    shared, _ = await sites[1].dial("plain", AGENT_TOKEN)
+    await shared.greet()
+    replace(file, new + old)
+    honest_key = new_key()
+    await until(lambda: signs_otherwise(sites[0], honest_key, forged[0][2].split(".")[0]))
+    await until(lambda: signs_otherwise(sites[1], honest_key, forged[0][2].split(".")[0]))
+    honest = await sites[1].link("honest", await sites[1].credential("honest", honest_key), honest_key)
+    for link in links:
+        await still_linked(link)  # a rotation closes nothing
+    before = [len(node.log()) for node in nodes]
+    replace(file, new + b"refused\n" + old)
+    assert [await link.close_code() for link in links] == [CloseCode.DISCONNECTED] * AGENTS
+    assert await silent.close_code() == CloseCode.DISCONNECTED
+    for n, (agent, _, text) in enumerate(forged):
+        with pytest.raises(websockets.InvalidStatus, match="401"):
+            await sites[n % 2].dial(agent, text)
+    for link in (shared, honest):
+        await still_linked(link)
+    for node, start in zip(nodes, before, strict=True):
+        await until(lambda node=node, start=start: "refused the issuer's key" in node.log(start))  # type: ignore[misc]
+
+    def closed() -> int:
+        lines = read_lines(tmp_path / "audit")
+        return sum(line.count or 0 for line in lines if line.action == "refuseIssuerKey")
+
+    await until(lambda: closed() == AGENTS + 1)
+    found = (await api_of(nodes[0]).agent("forged-1"))["last_close"]
+    assert found == "4004 (disconnected by the platform: reconnect)"
+    replace(file, b"refused\n" + new + b"refused\n" + old)
+    await until(lambda: "all its keys are refused: expected one that signs" in nodes[0].log(before[0]))
+    await still_linked(honest)
+    for site in sites:
+        await site.aclose()
 
 
 async def unusable_file_changes_nothing(site: IdentitySite, file: Path, credential: str) -> None:

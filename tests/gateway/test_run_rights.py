@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
 
+from fairlead.fleet.schema import SCHEDULES_DUE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
+from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.roles import caller_of, denied, write_roles
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
+from support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +90,100 @@ async def test_a_run_belongs_to_whoever_posted_it(
     for wish in ("pause", "resume"):
         assert (await watch.http.post(f"/v1/runs/{run}/{wish}")).status_code == 403
     assert (await watch.http.delete(f"/v1/runs/{run}")).status_code == 403
+    again = await watch.http.post(f"/v1/runs/{run}/retry", json={"states": ["ok"]})
+    assert again.status_code == 403
+    assert run not in {one["id"] for one in (await watch.http.get("/v1/runs")).json()["runs"]}
+    assert run in {one["id"] for one in (await deploy.http.get("/v1/runs")).json()["runs"]}
     everybody = await caller_of(api_of, gateway, "all")
+    assert run in {one["id"] for one in (await everybody.http.get("/v1/runs")).json()["runs"]}
     assert (await everybody.http.get(f"/v1/runs/{run}")).status_code == 200
     # The agent is another's from now on, so what it returned is no longer shown.
     await api.http.patch(f"/v1/agents/{dev.agent}", json={"labels": {"env": "prod"}})
+    moved = await deploy.http.post(f"/v1/runs/{run}/retry", json={"states": ["ok"]})
+    assert dev.agent in denied(moved)
+    hidden = (await deploy.http.get(f"/v1/runs/{run}")).json()["outcomes"]
+    assert [(one["count"], one["agents"], one["commands"], one["digest"]) for one in hidden] == [(1, [], [], None)]
     after = await deploy.http.get(f"/v1/runs/{run}/results")
     assert "a secret" not in after.text
     assert '"withheld":true' in after.text
+
+
+async def test_only_agents_that_the_poster_may_use_now_join_a_run(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """Until their token is revoked; then nobody joins."""
+    made = await api.http.post("/v1/tokens", json={"name": "ci"})
+    assert made.status_code == 201, made.text
+    deploy = api_of(gateway)
+    deploy.http.headers["authorization"] = f"Bearer {made.json()['token']}"
+    body = {"method": "exec", "selector": "label.late=yes", "late": True, "run_deadline": 600, "deadline": 60}
+    posted = await deploy.http.post("/v1/runs", json=body)
+    assert posted.status_code == 202, posted.text
+    run = posted.json()["id"]
+
+    async def late(env: str) -> ScriptedAgent:
+        agent = await labelled(api, await dial(gateway), env)
+        await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"late": "yes"}})
+        return agent
+
+    async def counts() -> dict[str, int]:
+        return dict((await api.http.get(f"/v1/runs/{run}")).json()["counts"])
+
+    await late("prod")
+    dev = await late("dev")
+    await answer_once(dev, b"joined")
+    await until(lambda: _is(counts, {"ok": 1}))
+    revoked = await api.http.delete(f"/v1/tokens/{made.json()['id']}")
+    assert revoked.status_code in (200, 204), revoked.text
+    administrators = (await api.http.post("/v1/runs", json={**body, "selector": "label.late=yes,env=dev"})).json()["id"]
+    for targets in (2, 3):  # the same node looks for both runs, so it has looked for the first one in between
+        await late("dev")
+        await until(lambda: _count(api, administrators, targets))  # noqa: B023  # it is awaited here
+    assert await counts() == {"ok": 1}
+
+
+async def _is(counts: Callable[[], Awaitable[dict[str, int]]], wanted: dict[str, int]) -> bool:
+    return await counts() == wanted
+
+
+async def _count(api: GatewayApi, run: str, targets: int) -> bool:
+    return bool((await api.http.get(f"/v1/runs/{run}")).json()["targets"] == targets)
+
+
+async def test_a_schedule_begins_with_the_rights_that_its_poster_has_then(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent, shared_valkey: EmbeddedValkey,
+    redis_of: RedisOf,
+) -> None:  # fmt: skip
+    redis = await redis_of(shared_valkey)
+    dev, prod = await labelled(api, await dial(gateway), "dev"), await labelled(api, await dial(gateway), "prod")
+    for agent in (dev, prod):
+        await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"scheduled": "yes"}})
+    made = await api.http.post("/v1/tokens", json={"name": "ci"})
+    deploy, watch = api_of(gateway), await caller_of(api_of, gateway, "watcher")
+    deploy.http.headers["authorization"] = f"Bearer {made.json()['token']}"
+    body = {"name": "n", "cron": "0 0 1 1 *", "run": {"method": "exec", "selector": "label.scheduled=yes"}}
+    assert (await watch.http.post("/v1/schedules", json=body)).status_code == 403
+    posted = await deploy.http.post("/v1/schedules", json=body)
+    assert posted.status_code == 201, posted.text
+    id = posted.json()["id"]
+    assert (await watch.http.get("/v1/schedules")).json() == {"schedules": []}
+    assert (await watch.http.delete(f"/v1/schedules/{id}")).status_code == 403
+
+    async def last() -> Any:
+        found = (await api.http.get("/v1/schedules")).json()["schedules"]
+        return next(one["last"] for one in found if one["id"] == id)
+
+    await redis.submit("ZADD", SCHEDULES_DUE, int(time.time() * 1000) - 500, id)
+    await answer_once(dev, b"on schedule")
+    await until(last)
+    started = await last()
+    assert started["outcome"] == "started"
+    found = await ended(api, started["run"])
+    assert (found["counts"], found["subject"]) == ({"ok": 1}, "token:ci")
+    await api.http.delete(f"/v1/tokens/{made.json()['id']}")
+
+    async def forbidden() -> bool:
+        return bool((await last())["outcome"] == "forbidden")
+
+    await redis.submit("ZADD", SCHEDULES_DUE, int(time.time() * 1000) - 500, id)
+    await until(forbidden)

@@ -140,10 +140,11 @@ async def test_the_gateway_carries_the_signature_unread(
     peer = await dial(gateway)
     await peer.greet()
     octets = bytes(range(98))
-    foreign = {"agent": peer.agent, "method": "work", "id": ID, "signature": base64.b64encode(octets).decode()}
+    id = of_agent(ID, peer.agent)
+    elsewhere = next(one for n in range(64) if (one := of_agent(ID, f"other-{n}")) != id)
+    foreign = {"agent": peer.agent, "method": "work", "id": elsewhere, "signature": base64.b64encode(octets).decode()}
     refused = (await api.post(foreign)).json()
     assert (refused["code"], refused["field"]) == ("invalid_request", "id")
-    id = of_agent(ID, peer.agent)
     assert id in refused["detail"]
     body = {"agent": peer.agent, "method": "work", "id": id, "signature": base64.b64encode(octets).decode()}
     raw = json.dumps(body)[:-1] + ', "payload" : {"n": 1.0,  "a":[ ]} }'

@@ -15,11 +15,8 @@ from fairlead.bus.doorbell import CancelRequested, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
+from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.command_record import NewRecord
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.deadline_queue import DeadlineQueue
-from fairlead.fleet.directory import Directory
-from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import NodeRow, NodeTable
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.agents import index_sweeper
@@ -27,6 +24,7 @@ from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.shards import SHARDS, agent_shard, of_agent
@@ -46,22 +44,28 @@ FAR_MS = 600_000
 class NodeSweepers:
     """The sweepers of one node without their loops, and what they use."""
 
-    def __init__(self, store: Pipeliner, url: str) -> None:
+    def __init__(self, store: Pipeliner) -> None:
         self.store = store
         self.membership = Membership("node-1")
         self.membership.epoch = "a"
-        self.directory, self.due = Directory(store), DeadlineQueue(store)
-        self.records = Commands(store, 1 << 24)
+        fleet = FleetStore.on(store, 1 << 24, 0)
+        self.directory, self.due, self.records = fleet.directory, fleet.deadlines, fleet.records
         self.doorbells: list[Doorbell] = []
-        self.inbox = Inbox(store, url, "node-1", "a", self.doorbells.extend)
+        self.inbox = Inbox(store, "node-1", "a", self.doorbells.extend)
         metrics = Metrics()
         self.completion = completion = Completion(
-            self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
+            self.directory,
+            self.due,
+            self.inbox,
+            metrics,
+            TelemetryRecorder(Tracing(), metrics, self.membership),
+            fleet.tenants,
         )
-        self.sweeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
-        events = EventLog(store)
-        removal = AgentRemoval(self.directory, self.records, events, completion, self.membership, metrics, 30 * DAY_MS)
-        self.index = IndexSweeper(self.directory, removal, self.membership, metrics)
+        self.sweeper = CommandSweeper(fleet, self.inbox, completion, self.membership)
+        removal = AgentRemoval(fleet, completion, self.membership, metrics, 30 * DAY_MS)
+        self.index = IndexSweeper(
+            self.directory, ColumnBuilder(self.store, self.directory), removal, self.membership, metrics
+        )
 
     async def now(self) -> int:
         """Redis TIME in ms, which the node is told as by its heartbeat."""
@@ -115,7 +119,7 @@ class NodeSweepers:
 async def sweepers(
     own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]
 ) -> NodeSweepers:
-    return NodeSweepers(await redis_of(own_valkey), own_valkey.url)
+    return NodeSweepers(await redis_of(own_valkey))
 
 
 async def test_one_sweep_continues_until_nothing_is_due(sweepers: NodeSweepers) -> None:
@@ -200,7 +204,9 @@ def test_one_node_sweeps_each_shard_of_the_index_in_its_minute() -> None:
     walked: set[int] = set()
     for round_number in range(SHARDS):
         fleet = _fleet(20, (28_000_000 + round_number) * index_sweeper.ROUND_MS + 1)
-        shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
+        shards = [
+            shard for s in fleet if (shard := IndexSweeper(nobody, nobody, nobody, s, nobody).shard()) is not None
+        ]
         assert len(shards) == 1
         walked |= set(shards)
     assert walked == set(range(SHARDS))

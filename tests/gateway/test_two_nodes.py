@@ -115,12 +115,12 @@ async def test_nodes_learn_at_once_which_nodes_join_and_leave(
     """Not with their next heartbeat, up to 5 s later: until then an agent of a new node would be called away."""
     one = make_gateway(own_valkey.url, name="node-1")
     store = await redis_of(own_valkey)
-    before = await store.submit("HGET", "fl1:node:{node-1}", "at")
+    before = await store.submit("HGET", "fl1:node:{fl1:nodes}:node-1", "at")
     two = make_gateway(own_valkey.url, name="node-2")
     peer = await dial(two)
     await peer.greet()
     found = await api_of(one).agent(peer.agent)
-    if await store.submit("HGET", "fl1:node:{node-1}", "at") == before:  # otherwise the heartbeat has told it
+    if await store.submit("HGET", "fl1:node:{fl1:nodes}:node-1", "at") == before:  # otherwise the heartbeat has told it
         assert (found["state"], found["node"]) == ("online", "node-2")
 
 

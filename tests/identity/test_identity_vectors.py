@@ -21,7 +21,7 @@ KEY = AgentKey(bytes.fromhex(VECTORS["seed"]))
 STATEMENTS: dict[str, Callable[[dict[str, str]], bytes]] = {
     "enrolment": lambda given: enrolment_statement(given["token_id"], given["agent"], KEY.public),
     "renewal": lambda given: renewal_statement(given["agent"], given["credential"]),
-    "link": lambda given: link_statement(given["nonce"], given["agent"], given["credential"]),
+    "link": lambda given: link_statement(given["nonce"], given["agent"], given["credential"], given["session"]),
 }
 
 

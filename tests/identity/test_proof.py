@@ -25,7 +25,8 @@ statements = st.one_of(
 
 def test_statements_are_the_documented_lines() -> None:
     digest = hashlib.sha256(b"c").hexdigest()
-    assert link_statement("00ff", "web-1", "c") == f"fairlead-link-v1\n00ff\nweb-1\n{digest}".encode()
+    assert link_statement("00ff", "web-1", "c") == f"fairlead-link-v1\n00ff\nweb-1\n{digest}\n-".encode()
+    assert link_statement("00ff", "web-1", "c", "5e") == f"fairlead-link-v1\n00ff\nweb-1\n{digest}\n5e".encode()
     assert renewal_statement("web-1", "c") == f"fairlead-renewal-v1\nweb-1\n{digest}".encode()
     print_ = thumbprint(KEY.public)
     assert enrolment_statement("0123", "web-1", KEY.public) == f"fairlead-enrolment-v1\n0123\nweb-1\n{print_}".encode()

@@ -57,7 +57,7 @@ const MESSAGES = {
   4: group({
     id: [ID], method: [ID], payload: [octets(MIB), Buffer.alloc(0)], deadline: [integer, 60000],
     lane: [choice("control", "interactive", "bulk"), "interactive"], credit: [integer, 262144], attempt: [integer, 1],
-    traceparent: [text(0, 64), ""], sig: [octets(256), null], retry: [choice("never", "safe"), "never"],
+    traceparent: [text(0, 64), ""], sig: [octets(1024), null], retry: [choice("never", "safe"), "never"],
   }),
   6: group({ id: [ID], n: [integer], kind: [ID], payload: [octets(65536), Buffer.alloc(0)] }),
   7: group({

@@ -24,6 +24,39 @@ function encode(...fields) {
   }));
 }
 
+// Of a run: what its key signs follows from the octets of any of its commands and the path in `sig`.
+function rootOf(octets, path) {
+  let node = sha256(Buffer.concat([Buffer.from([0]), octets]));
+  for (let at = 0; at < path.length; at += 33) {
+    const neighbour = path.subarray(at + 1, at + 33);
+    node = sha256(Buffer.concat([Buffer.from([1]), ...(path[at] === 1 ? [node, neighbour] : [neighbour, node])]));
+  }
+  return node;
+}
+
+function ofRun(terms, keyId, { agent, id, sig }) {
+  const octets = encode("fairlead.command.v1", keyId, agent, id, terms.method, sha256(hex(terms.payload)), terms.lane, terms.retry,
+    terms.input, terms.issued, terms.expires);
+  return encode("fairlead.run.v1", keyId, rootOf(octets, hex(sig).subarray(98)));
+}
+
+function crc32(text) { // Node has had one since version 20.15
+  let crc = -1;
+  for (const octet of Buffer.from(text)) {
+    crc ^= octet;
+    for (let bit = 0; bit < 8; bit += 1) crc = (crc >>> 1) ^ (crc & 1 ? 0xedb88320 : 0);
+  }
+  return ~crc >>> 0;
+}
+
+function targetId(run, agent) {
+  const digits = sha256(Buffer.from(`${run} ${agent}`)).toString("hex");
+  const shard = (Number.parseInt(digits.slice(14, 16), 16) & 0xc0) | (crc32(agent) % 64);
+  const variant = ((Number.parseInt(digits[16], 16) & 3) | 8).toString(16);
+  return `${digits.slice(0, 8)}-${digits.slice(8, 12)}-8${digits[13]}${shard.toString(16).padStart(2, "0")}-` +
+    `${variant}${digits.slice(17, 20)}-${digits.slice(20, 32)}`;
+}
+
 function agrees(vector) {
   const { terms } = vector;
   const secret = createPrivateKey({ key: Buffer.concat([DER_PRIVATE, hex(vector.seed)]), format: "der", type: "pkcs8" });
@@ -33,6 +66,7 @@ function agrees(vector) {
     command: () => encode("fairlead.command.v1", keyId, terms.agent, terms.id, terms.method, sha256(hex(terms.payload)), terms.lane,
       terms.retry, terms.input, terms.issued, terms.expires),
     input: () => encode("fairlead.input.v1", keyId, terms.agent, terms.id, terms.n, terms.last ? 1 : 0, sha256(hex(terms.data))),
+    run: () => ofRun(terms, keyId, vector.commands[0]),
     keys: () => encode("fairlead.keys.v1", keyId, terms.agents, terms.sequence, Buffer.concat(terms.keys.map(hex))),
   }[vector.kind]();
   const signature = sign(null, octets, secret);
@@ -41,6 +75,13 @@ function agrees(vector) {
       const head = Buffer.from([1, terms.input === "signed" ? 1 : 0]);
       const sig = hex(vector.sig);
       return [Buffer.concat([head, keyId, integer(terms.issued), integer(terms.expires), signature]), sig, sig.subarray(34)];
+    },
+    run: () => {
+      const sig = hex(vector.signature);
+      const made = Buffer.concat([Buffer.from([2, 0]), keyId, integer(terms.issued), integer(terms.expires), signature]);
+      const whole = vector.commands.every((one) => ofRun(terms, keyId, one).equals(octets) && one.id === targetId(terms.run, one.agent) &&
+        hex(one.sig).subarray(0, 98).equals(sig));
+      return [made, whole ? sig : Buffer.alloc(0), sig.subarray(34)];
     },
     input: () => {
       const payload = hex(vector.payload);

@@ -103,6 +103,12 @@ CASES = {
         {"fairlead_redis_memory_bytes{ID}": "95x10", "fairlead_redis_memory_limit_bytes{ID}": "100x10"},
         ({"fairlead_redis_memory_bytes{ID}": "80x10", "fairlead_redis_memory_limit_bytes{ID}": "100x10"},),
     ),
+    "FairleadRedisDiskFailing": Case(
+        "3m", {"fairlead_redis_disk_failing{ID}": "0 1x5"}, ({"fairlead_redis_disk_failing{ID}": "0x10"},)
+    ),
+    "FairleadRedisUnconfirmed": Case(
+        "3m", {"fairlead_redis_unconfirmed{ID}": "0 1x5"}, ({"fairlead_redis_unconfirmed{ID}": "0x10"},)
+    ),
     "FairleadDataLost": Case(
         "6m", {"fairlead_data_lost_total{ID}": "0x4 1x6"}, ({"fairlead_data_lost_total{ID}": "1x10"},)
     ),
@@ -129,6 +135,11 @@ CASES = {
         "20m",
         {'fairlead_credentials_refused_total{ID,port="api"}': "0+120x25"},
         ({'fairlead_credentials_refused_total{ID,port="link"}': "0+6x25"},),
+    ),
+    "FairleadAgentCloned": Case(
+        "20m",
+        {"fairlead_cloned_agents_total{ID}": "0x5 1x20"},
+        ({"fairlead_cloned_agents_total{ID}": "3x25"}, {"fairlead_outdated_sessions_total{ID}": "0+1x25"}),
     ),
     "FairleadConnectionsEvicted": Case(
         "15m",
@@ -168,6 +179,33 @@ CASES = {
     ),
     "FairleadSpansDropped": Case(
         "25m", {"fairlead_spans_dropped_total{ID}": "0+10x30"}, ({"fairlead_spans_dropped_total{ID}": "0 10x30"},)
+    ),
+    "FairleadAuditUnwritable": Case(
+        "10m",
+        {'fairlead_audit_failures_total{ID,pod="p"}': "0 0+6x30"},
+        ({'fairlead_audit_failures_total{ID,pod="p"}': "7x30"},),
+        {"pod": "p"},
+    ),
+    "FairleadAuditExportBehind": Case(
+        "30m",
+        {
+            'fairlead_audit_export_waiting_lines{ID,pod="p"}': "0+10x40",
+            'fairlead_audit_export_failures_total{ID,pod="p"}': "0+2x40",
+            'fairlead_audit_export_missing_lines_total{ID,pod="p"}': "0x40",
+        },
+        (
+            {  # lines come and go, as they do all the time
+                'fairlead_audit_export_waiting_lines{ID,pod="p"}': "7x40",
+                'fairlead_audit_export_failures_total{ID,pod="p"}': "3x40",
+                'fairlead_audit_export_missing_lines_total{ID,pod="p"}': "0x40",
+            },
+            {  # the collector has restarted
+                'fairlead_audit_export_waiting_lines{ID,pod="p"}': "0+10x10 0x30",
+                'fairlead_audit_export_failures_total{ID,pod="p"}': "0+2x10 20x30",
+                'fairlead_audit_export_missing_lines_total{ID,pod="p"}': "0x40",
+            },
+        ),
+        {"pod": "p"},
     ),
     "FairleadScaleBlockedAtMax": Case(
         "15m",

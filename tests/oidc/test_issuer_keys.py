@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
+import threading
+from pathlib import Path
 
 import pytest
 
-from fairlead.errors import Unavailable
+from fairlead.errors import ConfigError, Unavailable
+from fairlead.oidc import provider
 from fairlead.oidc.issuer_keys import MAX_AGE, MIN_INTERVAL, REFRESH, RETRY, IssuerKeys, KeysUnavailable
 from fairlead.oidc.issuers_file import TrustedIssuer
 from fairlead.oidc.key_set import parse_key_set
@@ -125,3 +129,18 @@ def test_a_set_keeps_what_can_verify_and_leaves_out_the_rest() -> None:
     for body in (b"[]", b"{}", b'{"keys": []}', b'{"keys": 7}', b"<html>", b'{"keys": [7]}'):
         with pytest.raises(Unavailable):
             parse_key_set(body, "the issuer")
+
+
+async def test_reading_authorities_holds_no_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes tens of milliseconds, and anybody can have the keys fetched every few seconds."""
+    threads = []
+
+    def read(ca: Path | None) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        raise ConfigError("unreadable")
+
+    monkeypatch.setattr(provider, "trusted_context", read)
+    with pytest.raises(ConfigError):
+        await provider.request("GET", "https://login.example.com", None)
+    assert threads
+    assert threading.main_thread() not in threads

@@ -149,6 +149,11 @@ def test_what_is_no_jwt_is_refused_and_nothing_else_happens() -> None:
             claimed_issuer(f"e30.{encoded(part)}.AAAA".encode())
     with pytest.raises(Unauthorized, match="16384 are the most"):
         claimed_issuer(b"e30." + b"A" * TEXT_LIMIT + b".AAAA")
+    deep = b'"deep":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
+    payload, nested = encoded(b'{"iss":"x",' + deep), encoded(b'{"alg":"RS256","kid":"RSA",' + deep)
+    with pytest.raises(Unauthorized, match="names no issuer"):
+        claimed_issuer(f"e30.{payload}.AAAA".encode())
+    assert refusal(f"{nested}.{body}.{signature}")[0] == "malformed"
     critical = encoded(b'{"alg":"RS256","kid":"RSA","crit":["exp"]}')
     assert refusal(f"{critical}.{body}.{signature}")[0] == "malformed"
 

@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.settings.table import SETTINGS
-from fairlead_operator.api.validation import RESERVED_ENV, read_spec
+from fairlead_operator.api.validation import RESERVED_ENV, RESERVED_NAMES, read_spec
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
@@ -31,6 +31,21 @@ def container(**more: object) -> Object:
 
 def test_deployment_has_no_replicas() -> None:
     assert "replicas" not in made()["Deployment", "edge"]["spec"]
+
+
+def variables(**more: object) -> dict[str, str]:
+    return {one["name"]: one["value"] for one in container(**more)["env"] if "value" in one}
+
+
+def test_the_shared_token_opens_links_only_where_nobody_can_enrol_or_the_author_says_so() -> None:
+    enrolling = {"tokens": {"secretRef": {"name": "t", "issuerKey": "k"}}}
+    required, shared = "FAIRLEAD_REQUIRE_IDENTITY", "FAIRLEAD_INSECURE_SHARED_TOKEN"
+    for more, name in (
+        ({}, shared), (enrolling, required), ({**enrolling, "requireIdentity": False}, shared),
+        ({**enrolling, "requireIdentity": True}, required),
+    ):  # fmt: skip
+        found = variables(**more)
+        assert {key: value for key, value in found.items() if key in (required, shared)} == {name: "true"}
 
 
 def test_deployment_by_default_adds_all_new_pods_before_it_removes_one() -> None:
@@ -72,6 +87,60 @@ def test_deployment_reads_the_redis_password_from_its_secret() -> None:
         f"FAIRLEAD_{n}" for n in ("NODE", "POD_UID", "REVISION")
     }
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
+
+
+ACCESS: dict[str, Any] = {
+    "roles": {"configMap": "roles"},
+    "issuers": {"secret": "issuers", "key": "ours.toml"},
+    "auditLog": {"claimName": "audit", "keySecretRef": {"name": "signing"}, "otlpEndpoint": "http://collector:4318"},
+    "terminalRecordings": {"sizeLimit": "2Gi"},
+    "redis": {"url": "rediss://r", "clientTls": {"secretName": "redis-client"}},
+    "linkTls": {
+        "secretName": "certificate",
+        "clientCa": {"secretName": "authority", "auth": "Optional", "crlKey": "revoked.pem"},
+    },
+    "ingress": {"enabled": False},
+    "clonePolicy": "Hold",
+    "trustedProxies": ["10.244.0.0/16", "fd00::1"],
+    "linkClientCertHeader": "ssl-client-cert",
+}
+
+
+def test_access_and_evidence_are_mounted_and_named_by_settings_that_the_gateway_has() -> None:
+    found = variables(**ACCESS)
+    expected = {
+        "FAIRLEAD_ROLES": "/etc/fairlead/roles/roles.yaml",
+        "FAIRLEAD_ISSUERS": "/etc/fairlead/issuers/ours.toml",
+        "FAIRLEAD_AUDIT_LOG": "/var/lib/fairlead/audit",
+        "FAIRLEAD_AUDIT_KEY": "/etc/fairlead/audit-key/key.pem",
+        "FAIRLEAD_AUDIT_ENDPOINT": "http://collector:4318",
+        "FAIRLEAD_TERMINAL_RECORDINGS": "/var/lib/fairlead/terminals",
+        "FAIRLEAD_REDIS_CERT_FILE": "/etc/fairlead/redis/tls.crt",
+        "FAIRLEAD_REDIS_KEY_FILE": "/etc/fairlead/redis/tls.key",
+        "FAIRLEAD_LINK_TLS_CLIENT_CA": "/etc/fairlead/link-client-ca/ca.crt",
+        "FAIRLEAD_LINK_TLS_CLIENT_AUTH": "optional",
+        "FAIRLEAD_LINK_TLS_CLIENT_CRL": "/etc/fairlead/link-client-ca/crl.pem",
+        "FAIRLEAD_CLONE_POLICY": "hold",
+        "FAIRLEAD_TRUSTED_PROXIES": "10.244.0.0/16,fd00::1",
+        "FAIRLEAD_LINK_CLIENT_CERT_HEADER": "ssl-client-cert",
+    }
+    assert {name: found[name] for name in expected} == expected
+    for name in expected:
+        setting = SETTINGS[name.removeprefix("FAIRLEAD_").lower()]
+        setting.parse(expected[name])
+        assert name in RESERVED_ENV
+    pod = made(**ACCESS)["Deployment", "edge"]["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes["roles"]["configMap"]["name"] == "roles"
+    assert volumes["issuers"]["secret"]["secretName"] == "issuers"
+    assert volumes["link-client-ca"]["secret"]["items"] == [
+        {"key": "ca.crt", "path": "ca.crt"}, {"key": "revoked.pem", "path": "crl.pem"},
+    ]  # fmt: skip
+    assert volumes["audit"]["persistentVolumeClaim"] == {"claimName": "audit"}
+    assert volumes["terminals"]["emptyDir"] == {"sizeLimit": "2Gi"}
+    mounts = {mount["name"]: mount for mount in container(**ACCESS)["volumeMounts"]}
+    assert mounts.keys() == volumes.keys() <= RESERVED_NAMES["volumes"]
+    assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {"audit", "terminals"}
 
 
 def test_pods_with_an_issuer_key_enrol_agents() -> None:
@@ -161,8 +230,9 @@ def test_ingress_routes_only_links_unless_the_platform_is_asked_for() -> None:
         (rule,) = made(ingress=more)["Ingress", "edge"]["spec"]["rules"]
         return [(one["path"], one["backend"]["service"]["name"]) for one in rule["http"]["paths"]]
 
-    assert paths() == [("/v1/link", "edge-agents")]
-    assert paths(platform=True) == [("/v1/link", "edge-agents"), ("/v1", "edge-platform")]
+    agents = [(path, "edge-agents") for path in ("/v1/link", "/v1/enrolments", "/v1/renewals")]
+    assert paths() == agents
+    assert paths(platform=True) == [*agents, ("/v1", "edge-platform")]
     assert ("Ingress", "edge") not in made()
     assert ("Ingress", "edge") not in made(ingress={"enabled": False})
 
@@ -275,9 +345,17 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
         ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}, "no pod could ever be replaced"),
         ({"pod": {"containers": [{"name": "gateway"}]}}, "pod.containers: the name gateway is reserved"),
         ({"pod": {"volumes": [{"name": "tokens"}]}}, "pod.volumes: the name tokens is reserved"),
-        ({"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}}, "mounts Secrets"),
+        (
+            {"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}},
+            "mounts Secrets and folders",
+        ),
         ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
+        ({"roles": {}}, "roles and issuers need exactly one of configMap and secret"),
+        ({"issuers": {"configMap": "a", "secret": "b"}}, "roles and issuers need exactly one of configMap and secret"),
+        ({"redis": {"url": "redis://r", "clientTls": {"secretName": "c"}}}, "redis.clientTls needs a rediss:// URL"),
+        ({"requireIdentity": True}, "requireIdentity needs tokens.secretRef.issuerKey"),
+        ({"linkClientCertHeader": "ssl-client-cert"}, "linkClientCertHeader needs trustedProxies"),
         ({"linkTls": {"secretName": "c"}, "ingress": {}}, "linkTls needs ingress and httpRoute to be off"),
         ({"linkTls": {"secretName": "c"}, "httpRoute": {"parentRefs": [{"name": "g"}]}}, "linkTls needs ingress"),
     ],

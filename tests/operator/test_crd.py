@@ -162,7 +162,9 @@ async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
 
 ADDRESSES = {
     "redis": ["redis://r", "rediss://r:6380/0", "redis://user:word@r:6379/1?protocol=2", "redis://[::1]:6379", "r:6379",
-              "redis://", "redis://:word@/0", "redis://r:port", "redis://r:0", "http://r", "redis:r", ""],
+              "redis://", "redis://:word@/0", "redis://r:port", "redis://r:0", "http://r", "redis:r", "",
+              "redis+sentinel://a,b:2/m", "rediss+sentinel://a/m/1?x=y", "redis+sentinel://a,b", "redis+sentinel://a,,b/m",
+              "redis+cluster://a:1,[::1]:2", "rediss+cluster://a/?x=y", "redis+cluster://a,", "redis+other://a"],
     "trace_endpoint": ["", "http://collector:4318", "https://[::1]:4318/v1/traces", "collector:4317", "grpc://c:4317",
                        "http://", "http://c d", "HTTP://c"],
 }  # fmt: skip

@@ -108,7 +108,10 @@ def test_secrets_are_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     assert refused({"pod": pod}, liberal.merged(Policy(secrets=("their*",))), theirs=SecretState.UNLABELLED) == []
 
 
-@pytest.mark.parametrize("where", ["redis", "tokens", "ca", "certificate"])
+@pytest.mark.parametrize("where", [
+    "redis", "tokens", "ca", "certificate", "operator", "client certificate", "client ca", "roles", "issuers",
+    "audit key",
+])  # fmt: skip
 @pytest.mark.parametrize("state", [SecretState.UNLABELLED, SecretState.MISSING, SecretState.UNREADABLE])
 def test_secret_without_a_known_label_is_refused(where: str, state: SecretState) -> None:
     cases: dict[str, dict[str, Any]] = {
@@ -116,6 +119,12 @@ def test_secret_without_a_known_label_is_refused(where: str, state: SecretState)
         "tokens": {"tokens": {"secretRef": {"name": "theirs"}}},
         "ca": {"redis": {"url": "rediss://r", "caSecretRef": {"name": "theirs"}}},
         "certificate": {"linkTls": {"secretName": "theirs"}},
+        "operator": {"redis": {"url": "redis://r", "operatorSecretRef": {"name": "theirs"}}},
+        "client certificate": {"redis": {"url": "rediss://r", "clientTls": {"secretName": "theirs"}}},
+        "client ca": {"linkTls": {"secretName": "tokens", "clientCa": {"secretName": "theirs"}}},
+        "roles": {"roles": {"secret": "theirs"}},
+        "issuers": {"issuers": {"secret": "theirs"}},
+        "audit key": {"auditLog": {"keySecretRef": {"name": "theirs"}}},
     }
     (sentence,) = refused(cases[where], theirs=state)
     assert "theirs" in sentence
@@ -178,3 +187,12 @@ def test_images_start_python_in_isolated_mode() -> None:
 def test_invalid_policy_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="the policy cannot be read"):
         read_policies(text)
+
+
+@pytest.mark.parametrize("field", ["auditLog", "terminalRecordings"])
+def test_a_claim_needs_permission_and_a_folder_of_the_pod_does_not(field: str) -> None:
+    claims = Policy(volumes=("persistentVolumeClaim",))
+    (sentence,) = refused({field: {"claimName": "payroll"}})
+    assert f"{field}.claimName: the type persistentVolumeClaim is not allowed" in sentence
+    assert refused({field: {"claimName": "payroll"}}, DEFAULT_POLICY.merged(claims)) == []
+    assert refused({field: {"sizeLimit": "1Gi"}}) == []

@@ -47,6 +47,24 @@ async def test_first_pass_creates_the_children_and_the_least_number_of_pods(name
     assert status["observedGeneration"] == 1
 
 
+async def test_what_the_deployment_controller_writes_meanwhile_is_no_drift(
+    namespace: OperatorNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reconciler = namespace.reconciler(await namespace.gateway())
+    await namespace.reconcile(reconciler)
+    apply = namespace.operator.apply
+
+    async def a_moment_later(body: Object) -> Object:
+        if body["kind"] == "Deployment":
+            revision = {"metadata": {"annotations": {"deployment.kubernetes.io/revision": "99"}}}
+            await namespace.admin.patch("Deployment", namespace.name, "edge", revision)
+        return await apply(body)
+
+    monkeypatch.setattr(namespace.operator, "apply", a_moment_later)
+    await namespace.reconcile(reconciler, seconds=31)
+    assert [text for reason, text in await namespace.events() if reason == "Repaired"] == []
+
+
 async def test_drift_is_repaired_and_additions_of_others_stay(namespace: OperatorNamespace) -> None:
     reconciler = namespace.reconciler(await namespace.gateway())
     await namespace.reconcile(reconciler)

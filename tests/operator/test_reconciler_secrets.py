@@ -89,7 +89,8 @@ async def test_missing_redis_secret_does_not_hide_an_invalid_token(namespace: Op
 def test_tokens_are_refused_exactly_if_gateways_refuse_them(agent: str, tmp_path: Path) -> None:
     """The import contracts keep the gateway's settings out of the operator, so both have the rule."""
     files = {"FAIRLEAD_AGENT_TOKEN_FILE": tmp_path / "agent", "FAIRLEAD_PLATFORM_TOKEN_FILE": tmp_path / "platform"}
-    env = {"FAIRLEAD_LINK_HOST": "0.0.0.0", "FAIRLEAD_API_HOST": "0.0.0.0", **{k: str(v) for k, v in files.items()}}
+    env = {"FAIRLEAD_LINK_HOST": "0.0.0.0", "FAIRLEAD_API_HOST": "0.0.0.0", "FAIRLEAD_INSECURE_SHARED_TOKEN": "true"}
+    env |= {k: str(v) for k, v in files.items()}
     for platform in TOKENS:
         for file, token in zip(files.values(), (agent, platform), strict=True):
             file.write_bytes(token.encode())

@@ -99,6 +99,9 @@ def test_field_that_the_operator_does_not_write_so_is_found(change: Callable[[Ob
         {"name": "tokens", "hostPath": {"path": "/"}},
         {"name": "redis", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}},
         {"name": "tokens", "secret": {"secretName": "payroll"}},
+        {"name": "roles", "secret": {"secretName": "payroll"}},
+        {"name": "audit", "persistentVolumeClaim": {"claimName": "theirs"}},
+        {"name": "audit", "secret": {"secretName": "payroll"}},
         {"name": "redis", "projected": {"sources": [{"secret": {"name": "payroll"}}]}},
     ],
 )

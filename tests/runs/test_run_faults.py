@@ -18,7 +18,7 @@ from fairlead.settings import Settings
 from fairlead.store.reply import integer, items, text
 
 from support.gateway.platform_api import PLATFORM
-from support.plain_http import plain_get
+from support.plain_http import plain_get, plain_post
 from support.waiting import until, wait_until
 
 if TYPE_CHECKING:
@@ -231,3 +231,19 @@ async def test_who_takes_a_run_long_after_its_owner_has_stopped_starts_nothing_a
     ended = fleet.end(run)
     assert ended["counts"] == {"failed": 1}
     assert ended["outcomes"][0]["code"] == "outcome_unknown"
+
+
+def test_a_repeated_post_of_a_run_that_has_expired_runs_nothing(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    """The Idempotency-Key outlives the run."""
+    fleet = make_fleet(own_valkey.url)
+    node = fleet.node("--retention=1")
+    fleet.agents(1, "many")
+    body, headers = {"agents": ["many-0"], "method": "sys.info"}, {**PLATFORM, "idempotency-key": "once"}
+    run = plain_post(f"{node.api}/v1/runs", json=body, headers=headers).json()["id"]
+    fleet.end(run)
+    wait_until(lambda: plain_get(f"{node.api}/v1/runs/{run}", headers=PLATFORM).status_code == 404)
+    again = plain_post(f"{node.api}/v1/runs", json=body, headers=headers)
+    assert (again.status_code, again.json()["code"], again.json()["id"]) == (410, "record_expired", run)
+    assert plain_get(f"{node.api}/v1/runs/{run}", headers=PLATFORM).status_code == 404

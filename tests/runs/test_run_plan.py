@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,17 +20,19 @@ paces = st.builds(
     abort_count=st.integers(0, 5),
     abort_share=st.sampled_from([0.05, 0.5, 1.0]),
     abort_minimum=st.integers(0, 6),
+    batches=st.sets(st.integers(1, 39), max_size=4).map(lambda ends: tuple(sorted(ends))),
 )
 moves = st.lists(
     st.tuples(
-        st.sampled_from(["start", "end", "end", "pause", "resume", "cancel", "expire", "die"]), st.integers(0, 99)
+        st.sampled_from(["start", "end", "end", "queue", "pause", "resume", "cancel", "expire", "die", "join"]),
+        st.integers(0, 99),
     ),
     max_size=80,
 )
 
 
-def plan_of(pace: Pace, targets: int) -> RunPlan:
-    return RunPlan(pace, bytearray([LETTERS[RunTargetState.WAITING]] * targets))
+def plan_of(pace: Pace, targets: int, late: bool = False) -> RunPlan:
+    return RunPlan(pace, bytearray([LETTERS[RunTargetState.WAITING]] * targets), late=late)
 
 
 class Stored:
@@ -37,7 +40,7 @@ class Stored:
 
     def __init__(self, targets: int) -> None:
         self.states = bytearray([LETTERS[RunTargetState.WAITING]] * targets)
-        self.counts: dict[RunTargetState, int] = {RunTargetState.WAITING: targets}
+        self.counts: dict[RunTargetState, int] = {RunTargetState.WAITING: targets} if targets else {}
         self.state = RunState.RUNNING
         self.reason = ""
         self.groups: dict[tuple[str, str, str], RunGroup] = {}
@@ -46,8 +49,11 @@ class Stored:
     def take(self, step: RunStep | None) -> None:
         if step is None:
             return
+        self.states += bytes([LETTERS[RunTargetState.WAITING]]) * step.joined
         for target in step.started:
             self.states[target] = LETTERS[RunTargetState.STARTED]
+        for target in step.queued:
+            self.states[target] = LETTERS[RunTargetState.QUEUED]
         for end in step.ends:
             self.states[end.index] = LETTERS[end.state]
             self.ended.append(end.index)
@@ -63,16 +69,19 @@ class Stored:
         assert len(set(self.ended)) == len(self.ended)
         assert sum(group.count for group in self.groups.values()) == len(self.ended)
 
-    def loaded(self, pace: Pace) -> RunPlan:
-        return RunPlan(pace, bytearray(self.states), self.state, self.reason, list(self.groups.values()))
+    def loaded(self, pace: Pace, late: bool) -> RunPlan:
+        return RunPlan(pace, bytearray(self.states), self.state, self.reason, list(self.groups.values()), late=late)
 
 
 @settings(max_examples=400, deadline=None)
-@given(pace=paces, targets=st.integers(1, 40), moves=moves, data=st.data())
+@given(pace=paces, targets=st.integers(0, 40), late=st.booleans(), moves=moves, data=st.data())
 def test_a_run_keeps_its_pace_and_its_sums_whatever_happens(
-    pace: Pace, targets: int, moves: list[tuple[str, int]], data: st.DataObject
+    pace: Pace, targets: int, late: bool, moves: list[tuple[str, int]], data: st.DataObject
 ) -> None:
-    plan, stored = plan_of(pace, targets), Stored(targets)
+    if late:
+        pace = msgspec.structs.replace(pace, batches=())
+    targets = targets if late else max(1, targets)
+    plan, stored = plan_of(pace, targets, late), Stored(targets)
     for move, number in moves:
         stopped_before, failures_before = plan.state.stopped, plan.failures
         match move:
@@ -82,10 +91,14 @@ def test_a_run_keeps_its_pace_and_its_sums_whatever_happens(
                 assert not (started and (stopped_before or paused))
                 assert plan.in_flight <= max(plan.width, plan.in_flight - len(started))
                 assert plan.in_flight <= pace.concurrency
+                for target in started:  # everything in the batches before its own has ended
+                    ends = [end for end in pace.batches if end <= target]
+                    for before in range(max(ends, default=0)):
+                        assert plan.state_of(before).over or plan.state_of(before) is RunTargetState.QUEUED
                 if plan.finished < pace.canary:
                     assert plan.in_flight + plan.finished <= pace.canary
             case "end":
-                under_way = plan.in_flight_targets()
+                under_way = plan.in_flight_targets() + plan.queued_targets()
                 if under_way:
                     target = under_way[number % len(under_way)]
                     state = data.draw(st.sampled_from(OVER))
@@ -94,6 +107,12 @@ def test_a_run_keeps_its_pace_and_its_sums_whatever_happens(
                     assert not plan.end(target, RunTargetState.OK)
                     if pace.abort_count and plan.failures >= pace.abort_count > failures_before:
                         assert plan.state.stopped
+            case "queue":
+                if under_way := plan.in_flight_targets():
+                    room, held = plan.room, plan.in_flight
+                    plan.queue(under_way[number % len(under_way)])
+                    assert plan.in_flight == held - 1
+                    assert plan.room >= room
             case "pause":
                 plan.pause()
             case "resume":
@@ -104,13 +123,16 @@ def test_a_run_keeps_its_pace_and_its_sums_whatever_happens(
                 plan.expire()
             case "die":  # a new owner reads what was stored
                 stored.take(plan.take_step())
-                plan = stored.loaded(pace)
+                plan = stored.loaded(pace, late)
+            case "join":
+                targets += number % 5 if plan.open else 0
+                plan.join(number % 5)
         assert sum(plan.counts.values()) == targets
         if plan.state.stopped:
             assert not plan.counts[RunTargetState.WAITING]
-        assert plan.ended == (
-            plan.finished + plan.counts[RunTargetState.SKIPPED] + plan.counts[RunTargetState.NOT_STARTED] == targets
-        )
+        over = plan.finished + plan.counts[RunTargetState.SKIPPED] + plan.counts[RunTargetState.NOT_STARTED]
+        assert plan.ended == (over == targets and not plan.open)
+        assert not plan.open or (late and not plan.state.stopped)
         assert not plan.ended or plan.state.stopped
         if number % 3 == 0:
             stored.take(plan.take_step())
@@ -131,6 +153,26 @@ def test_a_run_whose_targets_end_well_is_done(pace: Pace, targets: int) -> None:
     assert (plan.state, plan.ended, plan.counts[RunTargetState.OK]) == (RunState.DONE, True, targets)
 
 
+def test_a_run_that_agents_join_goes_on_until_it_expires_and_is_done_if_nothing_was_left() -> None:
+    plan = plan_of(Pace(concurrency=2), 0, late=True)
+    assert (plan.ended, plan.start(10)) == (False, [])
+    plan.join(3)
+    assert plan.start(10) == [0, 1]
+    for target in (0, 1):
+        plan.end(target, RunTargetState.OK)
+    assert plan.start(10) == [2]
+    plan.expire()  # the last one is under way
+    assert (plan.open, plan.state.value, plan.ended) == (False, "running", False)
+    plan.join(1)
+    plan.expire()
+    plan.end(2, RunTargetState.TIMEOUT)
+    assert (plan.state.value, plan.ended, sum(plan.counts.values())) == ("done", True, 3)
+    left = plan_of(Pace(concurrency=1), 2, late=True)
+    left.start(10)
+    left.expire()
+    assert (left.state.value, left.counts[RunTargetState.NOT_STARTED]) == ("expired", 1)
+
+
 def test_a_ramp_doubles_with_each_round() -> None:
     plan = plan_of(Pace(concurrency=5, ramp=1), 30)
     rounds = []
@@ -140,6 +182,18 @@ def test_a_ramp_doubles_with_each_round() -> None:
         for target in started:
             plan.end(target, RunTargetState.OK)
     assert rounds == [1, 2, 4, 5, 5, 5, 5, 3]
+
+
+def test_a_batch_begins_when_the_one_before_has_ended() -> None:
+    plan = plan_of(Pace(concurrency=50, canary=1, batches=(3, 5)), 9)
+    rounds = []
+    while not plan.ended:
+        rounds.append(plan.start(100))
+        plan.end(rounds[-1][0], RunTargetState.OK)
+        assert not (plan.start(100) and len(rounds) > 1)
+        for target in plan.in_flight_targets():
+            plan.end(target, RunTargetState.OK)
+    assert rounds == [[0], [3, 4], [5, 6, 7, 8]]  # after the canary, the rest of its batch started
 
 
 def test_the_canary_ends_before_the_others_start_and_its_failure_aborts() -> None:

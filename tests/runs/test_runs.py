@@ -14,7 +14,7 @@ import pytest
 
 from support.cli.processes import environment
 from support.gateway.platform_api import PLATFORM
-from support.plain_http import plain_patch, plain_post
+from support.plain_http import plain_get, plain_patch, plain_post
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -78,6 +78,10 @@ def test_a_selector_chooses_what_it_matches_and_a_dry_run_says_who(fleet: RunFle
         ({"agents": ["a"], "concurrency": 0}, "concurrency"),
         ({"agents": ["a"], "abort_above": {"share": 2}}, "abort_above.share"),
         ({"agents": ["a"], "unknown": 1}, "unknown"),
+        ({"agents": ["a"], "batches": {}}, "batches"),
+        ({"agents": ["a"], "batches": {"size": 1, "share": 0.5}}, "batches"),
+        ({"agents": ["a"], "batches": {"by": "no key"}}, "batches.by"),
+        ({"agents": ["a"], "batches": {"size": 0}}, "batches.size"),
         ({"selector": "a b c"}, "selector"),
     ],
 )
@@ -91,10 +95,78 @@ def test_the_same_key_is_one_run(fleet: RunFleet) -> None:
     headers = {**PLATFORM, "idempotency-key": f"once-{time.monotonic_ns()}"}
     first, second = (plain_post(f"{node.api}/v1/runs", json=body, headers=headers) for node in fleet.nodes)
     assert first.status_code == second.status_code == 202
-    assert first.json() == second.json()
+    assert second.json() == first.json() | {"replayed": True}
     assert second.headers["idempotency-replayed"] == "true"
     other = plain_post(f"{fleet.nodes[0].api}/v1/runs", json={**body, "agents": ["all-1"]}, headers=headers)
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_conflict")
+
+
+def test_a_run_goes_zone_by_zone(fleet: RunFleet) -> None:
+    zones = {"east": [f"all-{n}" for n in range(100, 104)], "west": [f"all-{n}" for n in range(104, 107)]}
+    for zone, agents in zones.items():
+        label(fleet, agents, zone=zone, rolled="yes")
+    label(fleet, ["all-107"], rolled="yes")
+    run = fleet.begin(selector="label.rolled=yes", batches={"by": "label.zone", "size": 3})
+    ended = fleet.end(run)
+    assert ended["pace"]["batches"] == [3, 1, 3, 1]
+    order = [line["agent"] for line in fleet.results(run)[:-1]]
+    assert sorted(order[:4]) == zones["east"]
+    assert (sorted(order[4:7]), order[7]) == (zones["west"], "all-107")
+    listed = fleet.end(fleet.begin(agents=["all-104", "all-100", "all-105"], batches={"by": "zone"}))
+    assert listed["pace"]["batches"] == [1, 2]
+
+
+def test_a_batch_waits_for_the_one_before_it(fleet: RunFleet) -> None:
+    swarm = fleet.agents(4, "early", 1)
+    swarm.freeze()
+    try:
+        agents = [*(f"early-{n}" for n in range(4)), *(f"all-{n}" for n in range(4))]
+        run = fleet.begin(agents=agents, batches={"share": 0.5}, deadline=120)
+        wait_until(lambda: fleet.get(run)["counts"].get("started") == 4)
+        assert fleet.get(run)["counts"] == {"started": 4, "waiting": 4}
+        early = plain_post(f"{fleet.nodes[0].api}/v1/runs/{run}/retry", json={}, headers=PLATFORM)
+        assert (early.status_code, early.json()["field"]) == (422, "run")
+    finally:
+        swarm.thaw()
+    assert fleet.end(run)["counts"] == {"ok": 8}
+
+
+def test_what_failed_is_tried_again(make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    fleet.node()
+    fleet.agents(3, "there", 1)
+    agents = [*(f"there-{n}" for n in range(3)), "late-0", "late-1"]
+    first = fleet.begin(agents=agents, concurrency=2, batches={"size": 4}, payload={"bytes": 100})
+    assert fleet.end(first)["counts"] == {"ok": 3, "failed": 2}
+    fleet.agents(2, "late")
+    headers = {**PLATFORM, "idempotency-key": "again"}
+    answers = [plain_post(f"{node.api}/v1/runs/{first}/retry", json={}, headers=headers) for node in fleet.nodes]
+    assert [answer.status_code for answer in answers] == [202, 202], answers[0].text
+    assert answers[1].json() == answers[0].json() | {"replayed": True}
+    second = answers[0].json()["id"]
+    ended = fleet.end(second, node=1)
+    assert (ended["counts"], ended["retry_of"], ended["targets"]) == ({"ok": 2}, first, 2)
+    assert sorted(line["agent"] for line in fleet.results(second)[:-1]) == ["late-0", "late-1"]
+    assert {len(line["output"][0]["text"]) for line in fleet.results(second)[:-1]} == {100}
+    nothing = plain_post(f"{fleet.nodes[0].api}/v1/runs/{second}/retry", json={}, headers=PLATFORM)
+    assert (nothing.status_code, nothing.json()["field"]) == (422, "states")
+    wrong = plain_post(f"{fleet.nodes[0].api}/v1/runs/{second}/retry", json={"states": ["well"]}, headers=PLATFORM)
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "states")
+    line = command_line(fleet, "runs", "retry", second, "--state", "ok", "-o", "json")
+    assert line.returncode == 0, line.stderr
+    assert sorted(json.loads(one).get("agent", "") for one in line.stdout.splitlines())[1:] == agents[3:]
+    rows = plain_get(f"{fleet.nodes[1].api}/v1/runs?limit=2", headers=PLATFORM).json()
+    more = plain_get(f"{fleet.nodes[0].api}/v1/runs?cursor={rows['cursor']}", headers=PLATFORM).json()
+    found = [*rows["runs"], *more["runs"]]
+    assert (len(rows["runs"]), more["cursor"]) == (2, None)
+    assert {second, first} <= {one["id"] for one in found}
+    assert [one["id"] for one in found] == sorted((one["id"] for one in found), reverse=True)
+    assert plain_get(f"{fleet.nodes[0].api}/v1/runs?state=paused", headers=PLATFORM).json()["runs"] == []
+    assert plain_get(f"{fleet.nodes[0].api}/v1/runs?state=wrong", headers=PLATFORM).json()["field"] == "state"
+    shown = command_line(fleet, "runs", "ls", "--state", "done")
+    assert shown.returncode == 0, shown.stderr
+    assert second.encode() in shown.stdout
 
 
 def test_unknown_agents_fail_and_abort_the_run_at_its_threshold(fleet: RunFleet) -> None:
@@ -160,6 +232,38 @@ def test_agents_that_are_offline_fail_or_are_skipped(make_fleet: MakeRunFleet, o
     assert fleet.end(fleet.begin(agents=agents))["counts"] == {"offline": 5, "ok": 5}
     skipped = fleet.end(fleet.begin(agents=agents, on_offline="skip", abort_after={"failed": 1}))
     assert (skipped["state"], skipped["counts"]) == ("done", {"skipped": 5, "ok": 5})
+
+
+def test_agents_that_are_offline_are_waited_for_while_others_go_on(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    fleet.node()
+    fleet.node()
+    gone = fleet.agents(4, "gone")
+    gone.process.send_signal(signal.SIGINT)
+    gone.process.wait(30)
+    fleet.agents(6, "here", 1)
+    agents = [f"{prefix}-{n}" for prefix in ("gone", "here") for n in range(4)]
+    wait_until(lambda: fleet.agent("gone-3")["state"] != "online")
+    # More of them are gone than have a place, and all of the first batch.
+    run = fleet.begin(agents=agents, on_offline={"queue": 300}, concurrency=2, batches={"size": 4}, run_deadline=600)
+    wait_until(lambda: fleet.get(run)["counts"] == {"ok": 4, "queued": 4})
+    assert fleet.get(run)["ended"] is None
+    fleet.nodes[0].signal(signal.SIGKILL)  # its owner
+    wait_until(lambda: fleet.get(run, 1)["node"] == "node-2", 30)
+    back = fleet.agents(4, "gone", 1)
+    ended = fleet.end(run, node=1)
+    assert (ended["state"], ended["counts"]) == ("done", {"ok": 8})
+    back.process.send_signal(signal.SIGINT)
+    back.process.wait(30)
+    wait_until(lambda: fleet.agent("gone-3", 1)["state"] != "online")
+    short = fleet.begin(1, agents=["gone-0", "here-4"], on_offline={"queue": 2}, abort_after={"failed": 2})
+    assert fleet.end(short, 1)["counts"] == {"ok": 1, "offline": 1}
+    long = fleet.begin(1, agents=["gone-0", "here-5"], on_offline={"queue": 300})
+    wait_until(lambda: fleet.get(long, 1)["counts"] == {"ok": 1, "queued": 1})
+    fleet.cancel(long, 1)
+    assert fleet.end(long, 1)["counts"] == {"ok": 1, "cancelled": 1}
 
 
 def test_the_command_line_runs_and_groups_what_the_agents_returned(fleet: RunFleet) -> None:

@@ -12,10 +12,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fairlead.mock
-from fairlead.signing.command_signature import CommandSignature, CommandTerms
+from fairlead.signing.command_signature import CommandSignature, CommandTerms, unpack
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.key_statement import KeyStatement
 from fairlead.signing.keys import PrivateKey, PublicKey
+from fairlead.signing.run_signature import RunOrder, SignedTargets, target_id
 
 FILE = Path(fairlead.mock.__path__[0]) / "vectors" / "signatures.json"
 VECTORS: list[dict[str, Any]] = json.loads(FILE.read_text())
@@ -36,11 +37,33 @@ def test_a_vector_is_what_we_sign(vector: dict[str, Any]) -> None:
         statement = KeyStatement(given["agents"], given["sequence"], public)
         octets = statement.to_sign(key.public.id)
         assert statement.payload(key.public.id, key.sign(octets)) == vector["statement"]
+    elif vector["kind"] == "run":
+        octets = check_run(vector, key)
     else:
         data = bytes.fromhex(given["data"])
         octets = input_to_sign(key.public.id, given["agent"], given["id"], given["n"], given["last"], data)
         assert pack_input(given["last"], key.sign(octets), data).hex() == vector["payload"]
     assert octets.hex() == vector["signed"]
+
+
+def check_run(vector: dict[str, Any], key: PrivateKey) -> bytes:
+    """Check what travels to each target; returns what is signed."""
+    given = vector["terms"]
+    payload, issued, expires = bytes.fromhex(given["payload"]), given["issued"], given["expires"]
+    order = RunOrder(given["run"], given["method"], payload, given["lane"], given["retry"], issued, expires)
+    targets = SignedTargets(order, key.public.id, given["agents"])
+    octets = targets.to_sign()
+    head = CommandSignature(key.public.id, given["input"], issued, expires, key.sign(octets), path=b"")
+    assert head.pack().hex() == vector["signature"]
+    for command in vector["commands"]:
+        assert target_id(given["run"], command["agent"]) == command["id"]
+        assert targets.of_target(head, command["agent"]).hex() == command["sig"]
+        terms = CommandTerms(
+            command["agent"], command["id"], given["method"], payload, given["lane"], given["retry"], given["input"],
+            issued, expires,
+        )  # fmt: skip
+        assert unpack(bytes.fromhex(command["sig"])).covered(terms.to_sign(key.public.id)) == octets
+    return octets
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")

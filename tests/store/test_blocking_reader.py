@@ -10,6 +10,7 @@ import pytest
 
 from fairlead.store.blocking_reader import ENTRIES, BlockingReader, Entry
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.endpoint import Endpoint
 from fairlead.store.pipeliner import Pipeliner
 
 from support.waiting import until
@@ -41,7 +42,7 @@ async def follow(received: Received) -> AsyncIterator[Follow]:
 
     def start(url: str) -> BlockingReader:
         # Half a second more than the blocking read: a freeze is noticed within the test's patience.
-        reader = BlockingReader(url, "stream", received, read_timeout=2.5)
+        reader = BlockingReader(Endpoint(url), "stream", received, read_timeout=2.5)
         readers.append(reader)
         reader.start()
         return reader
@@ -150,7 +151,7 @@ async def test_an_error_in_the_handler_does_not_stop_the_reader(
         seen.extend(entry.id for entry in entries)
         raise KeyError("a defect")
 
-    reader = BlockingReader(valkey.url, "stream", handle)
+    reader = BlockingReader(Endpoint(valkey.url), "stream", handle)
     reader.start()
     for wanted in (1, 2):
         await pipeliner.submit("XADD", "stream", "*", "n", 0)
@@ -178,7 +179,7 @@ async def test_a_key_of_another_type_is_logged_and_retried(
 
 async def test_closing_leaves_no_task(valkey: EmbeddedValkey, received: Received) -> None:
     before = asyncio.all_tasks()
-    reader = BlockingReader(valkey.url, "stream", received)
+    reader = BlockingReader(Endpoint(valkey.url), "stream", received)
     reader.start()
     reader.restart()
     await reader.aclose()

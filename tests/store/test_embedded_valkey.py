@@ -18,7 +18,7 @@ import pytest
 from fairlead.errors import ConfigError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.server_check import check_server
+from fairlead.store.servers.server_check import check_server
 
 from support.waiting import until
 

@@ -8,7 +8,7 @@ import pytest
 from fairlead.errors import ConfigError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.server_check import check_server
+from fairlead.store.servers.server_check import check_server
 
 Connect = Callable[[str], Awaitable[Pipeliner]]
 
@@ -29,9 +29,15 @@ async def test_a_server_too_old_for_our_scripts_is_refused(connect: Connect) -> 
     # No server that old can be had from the packages we use, so its side of the wire is written out here.
     info = b"# Server\r\nredis_version:6.2.14\r\n# Memory\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n"
     replies = {b"PING": b"+PONG", b"INFO": b"$%d\r\n%b" % (len(info), info), b"SETNAME": b"+OK"}
+    name = b""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal name
         while line := await reader.readline():
+            if line.startswith(b"fairlead"):
+                name = line.strip()
+            elif line.strip() == b"GETNAME":
+                writer.write(b"+" + name + b"\r\n")
             if reply := replies.get(line.strip()):
                 writer.write(reply + b"\r\n")
         writer.close()

@@ -143,6 +143,10 @@ class Ledger:
     def executed(self, key: str) -> None:
         self._executed[key] += 1
 
+    def runs(self, key: str) -> int:
+        """How often the command with this key was executed."""
+        return self._executed[key]
+
     def judge(self) -> Judgement:
         lost: list[Entry] = []
         doubled: list[Entry] = []

@@ -1,6 +1,6 @@
 """An OTLP/HTTP collector as small as can be: a real HTTP server that decodes what it is sent, for tests and the bench.
 
-It keeps every span it got. `tree` writes one trace as a person reads it, with times from its beginning.
+It keeps every span and log record it got. `tree` writes one trace as a person reads it, with times from its beginning.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -42,9 +43,25 @@ class Span:
     events: list[str] = field(default_factory=list)
 
 
+@dataclass
+class LogRecord:
+    """One log record as it came. `trace` is hex, `at` ns."""
+
+    body: str
+    event: str
+    at: int
+    trace: str
+    severity: str
+    attributes: dict[str, object]
+    resource: dict[str, object]
+
+
 class Collector:
     def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.spans: list[Span] = []
+        self.records: list[LogRecord] = []
+        self.refusing = False
+        """Whether it answers everything with 503."""
         self.requests = 0
         self.agents: set[str] = set()
         collector = self
@@ -54,11 +71,12 @@ class Collector:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                good = self.path == "/v1/traces" and self.headers["content-type"] == "application/x-protobuf"
-                if good:
-                    collector.take(body)
-                answer = ExportTraceServiceResponse().SerializeToString()
-                self.send_response(200 if good else 400)
+                take = {"/v1/traces": collector.take, "/v1/logs": collector.take_logs}.get(self.path)
+                good = take is not None and self.headers["content-type"] == "application/x-protobuf"
+                if take is not None and good and not collector.refusing:
+                    take(body)
+                answer = ExportTraceServiceResponse().SerializeToString()  # that of logs is empty too
+                self.send_response(503 if collector.refusing else 200 if good else 400)
                 self.send_header("content-type", "application/x-protobuf")
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
@@ -82,6 +100,19 @@ class Collector:
             resource = _attributes(source.resource.attributes)
             for scope in source.scope_spans:
                 self.spans += [_read(span, resource) for span in scope.spans]
+
+    def take_logs(self, body: bytes) -> None:
+        self.requests += 1
+        for source in ExportLogsServiceRequest.FromString(body).resource_logs:
+            resource = _attributes(source.resource.attributes)
+            for scope in source.scope_logs:
+                self.records += [
+                    LogRecord(
+                        one.body.string_value, one.event_name, one.time_unix_nano, one.trace_id.hex(),
+                        one.severity_text, _attributes(one.attributes), resource,
+                    )
+                    for one in scope.log_records
+                ]  # fmt: skip
 
     def trace(self, trace: str) -> list[Span]:
         return [span for span in tuple(self.spans) if span.trace == trace]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 import uuid
+from collections.abc import Sequence
 
 from fairlead.shards import of_agent
 from fairlead.signing.command_signature import CommandSignature, CommandTerms, Input
 from fairlead.signing.keys import PrivateKey
+from fairlead.signing.run_signature import RunOrder, SignedTargets, target_id
+from fairlead.wire.ids import uuid7
 from fairlead.wire.messages import Cmd
 
 AGENT = "agent-1"
@@ -29,3 +33,18 @@ def signed(
     signature = key.sign(terms.to_sign(key.public.id))
     packed = CommandSignature(key.public.id, input, terms.issued, terms.expires, signature).pack()
     return Cmd(id=id, method=method, payload=payload, lane=lane, retry=retry, sig=packed)  # type: ignore[arg-type]
+
+
+def signed_run(key: PrivateKey, method: str, agents: Sequence[str], *, valid: int = 60_000) -> dict[str, Cmd]:
+    """The commands of a run that `key` has signed, by agent, as a gateway delivers them."""
+    issued = unix_ms()
+    run = uuid7(issued, secrets.token_bytes(10))
+    order = RunOrder(run, method, b"{}", "bulk", "never", issued, issued + valid)
+    targets = SignedTargets(order, key.public.id, agents)
+    head = CommandSignature(key.public.id, "none", issued, order.expires, key.sign(targets.to_sign()), path=b"")
+    return {
+        agent: Cmd(
+            id=target_id(run, agent), method=method, payload=b"{}", lane="bulk", sig=targets.of_target(head, agent)
+        )
+        for agent in agents
+    }

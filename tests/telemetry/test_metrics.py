@@ -45,6 +45,8 @@ def read_openmetrics(text: str) -> list[Metric]:
 def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
     found = {}
     for family in families:
+        if not family.samples:
+            continue  # another node of the fleet has them
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         if not family.name.startswith("fairlead_worker"):
             labels -= {"worker"}
@@ -54,8 +56,14 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
 
 
 def exported_by_choice(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
-    """Those that only a node with a certificate, with an audit log, or with an issuer's key has."""
-    chosen = ("fairlead_tls_", "fairlead_audit_", "fairlead_revoked_", "fairlead_issuer_key_reload")
+    """Those that only a node with a certificate, an audit log or an issuer's key has, or one of the fleet."""
+    chosen = (
+        "fairlead_tls_",
+        "fairlead_audit_",
+        "fairlead_revoked_",
+        "fairlead_issuer_key_reload",
+        "fairlead_event_group_",
+    )
     return {name: found for name, found in exported(families).items() if name.startswith(chosen)}
 
 
@@ -67,9 +75,13 @@ async def test_the_page_lists_all_metrics_and_no_others(
     issuer.write_bytes(pem_of_seed(bytes(32)))
     secure = make_node(
         "secure", f"--link-tls-cert={certificate}", f"--link-tls-key={key}", f"--audit-log={tmp_path / 'audit'}",
-        f"--issuer-key={issuer}",
+        f"--issuer-key={issuer}", f"--audit-endpoint={collector.url}",
     )  # fmt: skip
-    node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
+    sinks = tmp_path / "sinks.toml"
+    sinks.write_text(f'[sinks.siem]\nurl = "https://127.0.0.1:1/"\nsecrets = ["whsec_{"A" * 32}"]\n')
+    node = make_node(
+        "all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1", f"--event-sinks={sinks}"
+    )
     agent = await dial(node, "counted-1")
     platform = platform_of(node)
     await platform.online("counted-1")
@@ -86,6 +98,9 @@ async def test_the_page_lists_all_metrics_and_no_others(
         assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
     await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
+    assert (await platform.http.get("/v1/events?group=readers")).status_code == 200
+    lag = 'group="readers"} 0'
+    await until(lambda: lag in node.metrics() or lag in secure.metrics())
     assert exported(plain(node.metrics())) | exported_by_choice(plain(secure.metrics())) == documented()
     richer = plain_get(f"{node.admin}/metrics", headers=OPENMETRICS)
     assert richer.headers["content-type"].startswith("application/openmetrics-text")

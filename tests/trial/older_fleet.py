@@ -42,7 +42,10 @@ class OlderImages:
 
 class OlderFleet(FairleadFleet):
     def __init__(self, kube: Kube, folder: Path, agents: int, older: OlderImages) -> None:
-        super().__init__(kube, folder, agents, {**values(agents), "redis": {"url": "redis://valkey:6379"}})
+        usual = values(agents)
+        shared = usual["gateways"]["default"].pop("requireIdentity")
+        super().__init__(kube, folder, agents, {**usual, "redis": {"url": "redis://valkey:6379"}})
+        self._shared = f"gateways.default.requireIdentity={str(shared).lower()}"
         self._older = older
         self.name = f"Fairlead, from {older.commit} to the present and back"
 
@@ -52,7 +55,8 @@ class OlderFleet(FairleadFleet):
         release.kubectl("rollout", "status", "deployment/valkey", "--timeout=180s", timeout=200)
         crds = str(self._older.chart / "crds")
         self._kube.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f", crds)
-        release.install(self._older.chart, f"images.tag={self._older.commit}")
+        known = "requireIdentity" in (self._older.chart / "values.schema.json").read_text()
+        release.install(self._older.chart, f"images.tag={self._older.commit}", *([self._shared] if known else []))
         self._assert_tag(self._older.commit)
 
     def chapters(self) -> list[Chapter]:
@@ -64,7 +68,7 @@ class OlderFleet(FairleadFleet):
         ]
 
     def _upgrade(self) -> str:
-        return self._replaced(self._release.upgrade, __version__)
+        return self._replaced(lambda: self._release.upgrade(self._shared), __version__)
 
     def _roll_back(self) -> str:
         return self._replaced(self._release.rollback, self._older.commit)

@@ -74,7 +74,7 @@ STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
     messages.Cmd: st.builds(
         messages.Cmd, id=ids, method=ids, payload=payloads, deadline=counts,
         lane=st.sampled_from(get_args(messages.Lane)), credit=counts, attempt=counts,
-        traceparent=words(0, 64), sig=st.binary(max_size=256),
+        traceparent=words(0, 64), sig=st.binary(max_size=1024),
         retry=st.sampled_from(get_args(messages.CommandRetry)),
     ),
     messages.Ack: st.builds(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import InvalidRequest
 from fairlead.shards import SHARDS, agent_shard, command_shard, of_agent
-from fairlead.wire.ids import check_agent_id, check_command_id, uuid7
+from fairlead.wire.ids import check_agent_id, check_command_id, check_run_id, uuid7
 
 LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -73,6 +73,9 @@ def test_invalid_command_ids_are_refused(given_: str) -> None:
     with pytest.raises(InvalidRequest, match="expected a UUID") as caught:
         check_command_id(given_)
     assert caught.value.details["field"] == "id"
+    with pytest.raises(InvalidRequest, match=r"invalid run id .*: expected a UUID") as caught:
+        check_run_id(given_)
+    assert caught.value.details["field"] == "run"
 
 
 times = st.integers(0, (1 << 48) - 1)

@@ -156,7 +156,14 @@ capabilities: {drop: [ALL]}
 {{- with dig . "secretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- with dig "redis" "caSecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- with dig "redis" "operatorSecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- with dig "redis" "clientTls" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- with dig "linkTls" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- with dig "linkTls" "clientCa" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- with dig "auditLog" "keySecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- range list "roles" "issuers" -}}
+{{- with dig . "secret" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end -}}

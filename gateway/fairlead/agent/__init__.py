@@ -28,5 +28,6 @@ if sys.platform == "win32":
 from fairlead.agent.agent import Agent
 from fairlead.agent.commands.command import Command, Stdin
 from fairlead.agent.errors import CommandError, JournalFailed, JournalFull
+from fairlead.agent.link.tls_files import TlsFiles
 
-__all__ = ["Agent", "Command", "CommandError", "JournalFailed", "JournalFull", "Stdin"]
+__all__ = ["Agent", "Command", "CommandError", "JournalFailed", "JournalFull", "Stdin", "TlsFiles"]

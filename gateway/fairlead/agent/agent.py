@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from fairlead.agent.commands import output
 from fairlead.agent.commands.handler import Handler, RunsIn, make_handler
 from fairlead.agent.commands.runner import CommandRunner
-from fairlead.agent.host.facts import check_facts, host_facts
+from fairlead.agent.host.facts import agent_facts
 from fairlead.agent.host.sd_notify import SystemdNotifier
 from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.agent.identity import AgentIdentity
@@ -60,20 +60,21 @@ class Agent:
         self,
         url: str,
         id: str,
-        token: str | Callable[[], str] | AgentIdentity,
+        token: str | Callable[[], str] | AgentIdentity | None = None,
         *,
         facts: Mapping[str, str] | None = None,
         encoding: Literal["msgpack", "json"] = "msgpack",
-        ssl: tls.SSLContext | None = None,
+        ssl: tls.SSLContext | Callable[[], tls.SSLContext] | None = None,
         proxy: str | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_limit: int = SIZE_LIMIT,
         trusted_keys: TrustedKeys | None = None,
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's certificate
-        authorities. A `token` that is a function is called before each attempt, and raises ConfigError when there is no
-        token. An agent that enrols has an `AgentIdentity` in place of a token. `proxy` is the http:// or https:// URL
-        of a proxy that supports CONNECT.
+        authorities; a function, such as `TlsFiles` with a client certificate, is called before each attempt. A `token`
+        that is a function is called then too, and raises ConfigError when there is no token. An agent that enrols has
+        an `AgentIdentity` in place of a token, and one that has only its client certificate has None. `proxy` is the
+        http:// or https:// URL of a proxy that supports CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: accepted commands, and results and events that the
         gateway has not stored, survive the process there. Without one, a restart ends what was running. New commands
@@ -85,7 +86,7 @@ class Agent:
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
         self.id = check_agent_id(id)
-        self._facts = check_facts({key: value[:256] for key, value in host_facts().items()} | dict(facts or {}))
+        self._facts = agent_facts(facts or {})
         self._handlers: dict[str, Handler] = {}
         self._disabled: dict[str, str] = {}
         self._sender, self._boot = Sender(), secrets.token_hex(8)
@@ -220,7 +221,7 @@ class Agent:
         self._stopping = self._stopping or asyncio.Event()
         renewing: asyncio.Task[None] | None = None
         if self._identity is not None:
-            renewing = asyncio.create_task(self._identity.keep_renewed())
+            renewing = asyncio.create_task(self._identity.run())
             others = others | {renewing}
         linking = asyncio.create_task(self._connector.run(commands, commands.on_resume))
         stopping = asyncio.create_task(self._stopping.wait())

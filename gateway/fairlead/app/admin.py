@@ -2,7 +2,7 @@
 
 /livez answers while the event loop runs. /readyz fails before the first heartbeat, while the node drains, when the
 inbox receives nothing although Redis answers, and while the node leaves new links to others. It succeeds while Redis is
-unavailable: otherwise an outage of Redis would take every node out of service at once.
+unavailable, and says so in its second line: otherwise an outage of Redis would take every node out of service at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def admin_app(node: Node) -> ASGIApp:
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:
-        why = node.unready()
-        return PlainTextResponse(f"{why}\n" if why else "ok\n", 503 if why else 200)
+        why, redis = node.unready(), node.redis_problem()
+        lines = [why or "ok", *([redis] if redis else [])]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if why else 200)
 
     async def metrics(request: Request) -> Response:
         richer = wants_openmetrics(request.headers.get("accept", ""))

@@ -15,8 +15,10 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fairlead.app.access.agent_credentials import AgentCredentials, Presented
+from fairlead.app.access.agent_credentials import AgentCredentials, AgentProofs, Presented
+from fairlead.app.access.approval_gate import ApprovalGate
 from fairlead.app.access.auditor import OPERATION, Auditor
+from fairlead.app.access.border import Border, shown_error
 from fairlead.app.access.caller import SUBJECT
 from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
@@ -26,19 +28,28 @@ from fairlead.app.api.operation import Operation
 from fairlead.app.api.operations import OPERATIONS
 from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
 from fairlead.app.link_endpoint import LinkEndpoint
+from fairlead.app.routes.access.approvals import ApprovalRoutes
 from fairlead.app.routes.access.enrolment_tokens import EnrolmentTokenRoutes
 from fairlead.app.routes.access.enrolments import ENROLMENTS_PATH, RENEWALS_PATH, EnrolmentRoutes
 from fairlead.app.routes.access.pending_agents import PendingAgentRoutes
 from fairlead.app.routes.access.rights import RightsRoutes
+from fairlead.app.routes.access.tenants import TenantRoutes
 from fairlead.app.routes.access.tokens import TokenRoutes
 from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
-from fairlead.app.routes.events import EventRoutes
+from fairlead.app.routes.contents import ContentRoutes
+from fairlead.app.routes.events.event_sinks import EventSinkRoutes
+from fairlead.app.routes.events.events import EventRoutes
+from fairlead.app.routes.methods import MethodRoutes
 from fairlead.app.routes.nodes import NodeRoutes
-from fairlead.app.routes.runs import RunRoutes
+from fairlead.app.routes.open_commands import OpenCommandRoutes
+from fairlead.app.routes.runs.run_start import RunStartRoutes
+from fairlead.app.routes.runs.runs import RunRoutes
+from fairlead.app.routes.runs.schedules import ScheduleRoutes
 from fairlead.authorization.authorizer import Authorizer
 from fairlead.authorization.subject import Subject
 from fairlead.errors import FairleadError, InvalidRequest, PermissionDenied
+from fairlead.identity.client_certificate import CertificateId
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, split_list
 
@@ -50,10 +61,16 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 def link_endpoint(node: Node, failures: CredentialFailures) -> LinkEndpoint:
     hosts = _hosts(node, node.settings.agent_token_is_public)
     shared = BearerToken(node.settings.agent_token, "agent")
-    if node.identity.enrolment is None:
-        return LinkEndpoint(node, AccessGuard[Presented]("link", shared, hosts, failures))
-    own = AgentCredentials(shared, node.identity.enrolment.verify, node.settings.require_identity)
-    return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures))
+    enrolment = node.identity.enrolment
+    settings = node.settings
+    certified = settings.link_tls_client_ca is not None or settings.link_client_cert_header
+    proofs = AgentProofs(
+        None if enrolment is None else enrolment.verify, node.agent_jwts.authenticate,
+        CertificateId(settings.link_tls_client_id) if certified else None,
+        settings.link_client_cert_header, node.identity.check_revoked, lambda: node.membership.now() // 1000,
+    )  # fmt: skip
+    own = AgentCredentials(shared, proofs, not node.settings.admits_shared_token)
+    return LinkEndpoint(node, AccessGuard[Presented]("link", own, hosts, failures, node.agent_jwts.fetch_after))
 
 
 def enrolment_routes(node: Node, failures: CredentialFailures) -> EnrolmentRoutes | None:
@@ -109,16 +126,25 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
     """The handler of each operation, by its name."""
-    commands, agents, tokens = CommandRoutes(node, auditor), AgentRoutes(node, auditor), TokenRoutes(node, auditor)
+    gate = ApprovalGate(node, auditor)
+    commands, agents, tokens = (
+        CommandRoutes(node, auditor, gate),
+        AgentRoutes(node, auditor),
+        TokenRoutes(node, auditor),
+    )
     rights, enrolment, nodes = RightsRoutes(node), EnrolmentTokenRoutes(node, auditor), NodeRoutes(node, auditor)
     pending = PendingAgentRoutes(node, auditor)
     return {
         "postCommand": commands.post,
+        "listCommands": OpenCommandRoutes(node, auditor).list,
         "getCommand": commands.get,
         "cancelCommand": commands.delete,
         "getResults": commands.results,
         "postInput": commands.input,
+        "putContent": ContentRoutes(node, auditor).put,
+        **RunStartRoutes(node, auditor, gate).handlers(),
         **RunRoutes(node, auditor).handlers(),
+        **ScheduleRoutes(node, auditor).handlers(),
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,
@@ -127,7 +153,8 @@ def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
         "disconnectAgent": agents.disconnect,
         "rankLinks": agents.worst,
         "listNodes": nodes.list,
-        "listEvents": EventRoutes(node, auditor).list,
+        **EventRoutes(node, auditor).handlers(),
+        **EventSinkRoutes(node, auditor).handlers(),
         "listTokens": tokens.list,
         "createToken": tokens.create,
         "revokeToken": tokens.revoke,
@@ -137,8 +164,11 @@ def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
         "listPendingAgents": pending.list,
         "approveAgent": pending.approve,
         "denyAgent": pending.deny,
+        **ApprovalRoutes(node, auditor, gate).handlers(),
         "releaseAgent": enrolment.release,
         "revokeAgentKey": enrolment.revoke_key,
+        "listMethods": MethodRoutes(node, auditor).list,
+        "listTenants": TenantRoutes(node, auditor).list,
         "whoami": rights.whoami,
         "canI": rights.can_i,
         "getOpenapi": _openapi,
@@ -147,11 +177,12 @@ def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """The application on the API port: every operation of the OpenAPI document, behind the guard."""
-    auditor = Auditor(node.audit_log)
+    auditor = Auditor(node.audit_trail.log)
     handlers = _handlers(node, auditor)
+    border = Border(node)
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
-        resources.setdefault(operation.path, Resource(node.authorizer, auditor)).add(
+        resources.setdefault(operation.path, Resource(node.authorizer, auditor, border)).add(
             operation, handlers[operation.name]
         )
     # Paths without a parameter are looked up by name: routes are regular expressions that are tried one after the
@@ -182,9 +213,10 @@ class Resource:
     everything.
     """
 
-    def __init__(self, authorizer: Authorizer, auditor: Auditor) -> None:
+    def __init__(self, authorizer: Authorizer, auditor: Auditor, border: Border) -> None:
         self._authorizer = authorizer
         self._auditor = auditor
+        self._border = border
         self._known: dict[str, tuple[Operation, Handler]] = {}
 
     def add(self, operation: Operation, handler: Handler) -> None:
@@ -199,10 +231,13 @@ class Resource:
         scope[OPERATION] = operation.name
         request = Request(scope, receive, send)
         try:
+            subject = self._border.choose_tenant(request)
             if operation.needs is not None:
-                self._authorizer.require_verb(scope[SUBJECT], operation.needs)
+                self._authorizer.require_verb(subject, operation.needs)
             if scope["query_string"]:
                 _check_query(request, operation)
+            if request.path_params:
+                await self._border.enter(request)
             answer = await handler(request)
         except PermissionDenied as e:
             await self._auditor.deny(request, e)
@@ -245,6 +280,6 @@ class Api:
             scope[SUBJECT] = await self._guard.admit(scope)
             await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
-            await expected_problem(scope, e)(scope, receive, send)
+            await expected_problem(scope, shown_error(scope.get(SUBJECT), e))(scope, receive, send)
         except Exception as e:
             await unexpected_problem(scope, e)(scope, receive, send)

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
 from fairlead.app.access.accept_rate import AcceptRate
-from fairlead.app.access.agent_credentials import Presented
+from fairlead.app.access.agent_credentials import Presented, PresentedCredential
 from fairlead.app.access.guard import WAITING, AccessGuard, client_key
 from fairlead.app.access.penalties import Penalties
 from fairlead.app.api.problems import problem
@@ -32,10 +32,12 @@ from fairlead.carrier.http_server.link_acceptor import LinkRefusal
 from fairlead.carrier.http_server.response import Headers
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
+from fairlead.identity.authenticated_agent import AuthenticatedAgent
 from fairlead.identity.link_challenge import LinkChallenge
 from fairlead.identity.proof import NONCE_BYTES, NONCE_HEADER
 from fairlead.node import Node
 from fairlead.telemetry.tracing import wall_ns
+from fairlead.tenant import qualified, tenant_of
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
 from fairlead.wire.retry import retry_after
@@ -62,7 +64,7 @@ class LinkEndpoint:
             self._reject("host" if isinstance(e, Forbidden) else "token")
             await websocket.send_denial_response(problem(e))
             return
-        refusal = self._refusal(websocket)
+        refusal = self._refusal(websocket, _party(websocket.scope, presented))
         if refusal is not None:
             if refusal.status_code == 429:
                 await self._hold_back(client_key(websocket.scope))
@@ -83,7 +85,7 @@ class LinkEndpoint:
         except FairleadError:
             return None
         # The accept rate comes last, because what it grants is a link.
-        obstacle = self._obstacle(scope)
+        obstacle = self._obstacle(_party(scope, presented))
         if obstacle == "busy":
             answer = self._refuse_busy()
             return LinkRefusal(answer.status_code, answer.raw_headers, bytes(answer.body))
@@ -110,35 +112,36 @@ class LinkEndpoint:
         subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
         handler, window = self._node.routing.link_handler, self._node.settings.window
         session = Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0])
-        if presented is None:
-            handler.link_accepted(session, client_key(scope), None)
+        if presented is None or isinstance(presented, AuthenticatedAgent):
+            handler.link_accepted(session, _party(scope, presented), presented)
             return session, subprotocol, ()
-        challenge = LinkChallenge(*presented, secrets.token_hex(NONCE_BYTES))
-        handler.link_accepted(session, client_key(scope), challenge)
+        nonce = secrets.token_hex(NONCE_BYTES)
+        challenge = LinkChallenge(presented.credential, presented.text, nonce, presented.origin)
+        handler.link_accepted(session, _party(scope, presented), challenge)
         return session, subprotocol, ((NONCE_HEADER.encode(), challenge.nonce.encode()),)
 
     def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
         return any(name in self._codecs for name in scope["subprotocols"])
 
-    def _obstacle(self, scope: Mapping[str, Any]) -> str | None:
-        """Why this node accepts no link from this client now, or None if it does; the link is then counted against the
-        accept rate.
+    def _obstacle(self, party: str) -> str | None:
+        """Why this node accepts no link from this address or tenant now, or None if it does; the link is then counted
+        against the accept rate.
         """
         node = self._node
         if node.hub.draining:
             return "draining"
         if node.hub.links >= node.settings.capacity:
             return "full"
-        address, now = client_key(scope), asyncio.get_running_loop().time()
-        if not node.hub.opening.has_room(address, now):
+        now = asyncio.get_running_loop().time()
+        if not node.hub.opening.has_room(party, now):
             return "busy"
-        if not self._rate.take(address, now):
+        if not self._rate.take(party, now):
             return "rate"
         return None
 
-    def _refusal(self, websocket: WebSocket) -> Response | None:
+    def _refusal(self, websocket: WebSocket, party: str) -> Response | None:
         node, rate = self._node, self._rate.rate
-        obstacle = self._obstacle(websocket.scope)
+        obstacle = self._obstacle(party)
         if obstacle == "draining":
             return self._busy(obstacle, 503, NodeBusy("this node is draining: connect again to reach another one"), 1)
         if obstacle == "full":
@@ -175,3 +178,11 @@ class LinkEndpoint:
         answer = problem(error, status)
         answer.headers["retry-after"] = str(retry_after(most, random.random()))
         return answer
+
+
+def _party(scope: Mapping[str, Any], presented: Presented) -> str:
+    """Who shares what this node can accept: each address has a share, and each tenant but the default one, however many
+    addresses its agents have."""
+    if isinstance(presented, PresentedCredential) and (tenant := tenant_of(presented.credential.agent)):
+        return qualified(tenant, "")
+    return client_key(scope)

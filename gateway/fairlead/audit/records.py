@@ -12,6 +12,34 @@ import msgspec
 
 FIRST: Final = "0" * 64
 """What the first line of a chain names as the hash before it."""
+ENDED: Final = "commandEnded"
+"""The action of the line that a node writes when a command has ended; its outcome is the final state."""
+STARTED: Final = "nodeStarted"
+"""The action of the line that a node writes when it has joined the fleet; `digest` is that of its file of roles."""
+STOPPED: Final = "nodeStopped"
+"""The action of the last line of a node that stops. One that was killed has none."""
+ROLES_CHANGED: Final = "rolesChanged"
+"""The action of the line that a node writes when other roles hold; `digest` is that of the file."""
+ISSUERS_CHANGED: Final = "issuersChanged"
+LINK_ISSUERS_CHANGED: Final = "linkIssuersChanged"
+"""The actions of the lines that a node writes when it has read its issuers of users or of agents again."""
+CLIENT_AUTHORITIES_CHANGED: Final = "clientAuthoritiesChanged"
+"""The action of the line that a node writes when other authorities or revocation lists of clients hold; `digest` is
+that of both files, and `count` says how many links were closed because of them."""
+LINKS_CLOSED: Final = "linksClosed"
+"""The action of the line that a node writes when it has closed links because an issuer, its key or a tenant is not
+trusted any more; `reason` says which, and `count` how many."""
+DIRECTIVE: Final = "followDirective"
+"""The action of the line that a node writes when it begins or ceases to do what a directive in Redis says, which the
+operator has written: `reason` says which. A node cannot know who else has written to Redis."""
+DRAINING: Final = "nodeDraining"
+"""The action of the line that a node writes when it begins to move its links away, because it was told to stop."""
+SINKS_CHANGED: Final = "sinksChanged"
+"""The action of the line that a node writes when it has read its file of event sinks; `digest` is that of the file."""
+ENROLLED: Final = "enrolAgent"
+"""The action of the line that a node writes before an agent that enrols gets its credential."""
+SCHEDULED: Final = "scheduleStarted"
+"""The action of the line that a node writes before it begins a run for a schedule; `detail` has the schedule."""
 RECOVERED: Final = "auditRecovered"
 """The action of the line that a node writes when the log does not end where it should."""
 LINE_LIMIT: Final = 16 << 10
@@ -21,10 +49,12 @@ _TAIL = b',"hash":"'
 
 class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is recorded: who (`subject`, and `issuer` of its credential), what (`action` is the operation of the API;
-    `digest` is that of the payload), whom, and the outcome: allowed or denied."""
+    `digest` is that of the payload, or of a file), whom, and the outcome: allowed or denied, or how a command has
+    ended."""
 
     subject: str
     issuer: str
+    """The URL of a user's issuer, or the kind of credential."""
     action: str
     outcome: str
     reason: str = ""
@@ -36,8 +66,13 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many agents, tokens or lines were shown."""
     command: str = ""
     run: str = ""
+    approval: str = ""
+    """The id of a request for an approval; the line of a post that has used one says in `detail` who approved."""
+    credential: str = ""
+    """The id of the service token that was presented."""
     detail: str = ""
     trace: str = ""
+    tenant: str = ""
 
 
 class AuditLine(AuditEvent, frozen=True, omit_defaults=True, kw_only=True):

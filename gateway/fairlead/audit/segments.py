@@ -25,6 +25,11 @@ def head_path(folder: Path, node: str) -> Path:
     return folder / f"{node}.head"
 
 
+def exported_path(folder: Path, node: str) -> Path:
+    """The file with the last line that a collector has accepted."""
+    return folder / f"{node}.exported"
+
+
 def segments(folder: Path) -> dict[str, list[Path]]:
     """The files of each node, the oldest first. Raises OSError."""
     found: dict[str, list[Path]] = {}
@@ -51,9 +56,9 @@ def lines(path: Path) -> Iterator[tuple[int, bytes, bool]]:
             yield number, raw.removesuffix(b"\n"), raw.endswith(b"\n")
 
 
-def read_head(folder: Path, node: str) -> Head | None:
-    """None if there is none, or it cannot be read."""
+def read_head(path: Path) -> Head | None:
+    """The head in a file; None if there is none, or it cannot be read."""
     try:
-        return Head.parse(head_path(folder, node).read_text("ascii"))
+        return Head.parse(path.read_text("ascii"))
     except (OSError, UnicodeDecodeError):
         return None

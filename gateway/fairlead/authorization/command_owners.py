@@ -8,9 +8,10 @@ from typing import Final
 
 from fairlead.fleet.command_record import OwnedCommand
 from fairlead.fleet.commands import Commands
+from fairlead.tenant import tenant_of
 
-COMMANDS: Final = 20_000
-"""The number of commands remembered, at about 400 bytes each."""
+COMMANDS: Final = 5_000
+"""The number of commands remembered, at about 400 bytes each: those that are followed at a time, and no history."""
 
 
 class CommandOwners:
@@ -19,13 +20,14 @@ class CommandOwners:
         self._size = size
         self._owners: OrderedDict[str, OwnedCommand] = OrderedDict()
 
-    async def find(self, command: str) -> OwnedCommand | None:
-        """None if there is no such command."""
+    async def find(self, command: str, tenant: str) -> OwnedCommand | None:
+        """None if the tenant has no such command. That of another tenant takes as long as one that there is not."""
         owner = self._owners.get(command)
-        if owner is None:
+        if owner is None or tenant_of(owner.agent) != tenant:
             owner = await self._records.owner(command)
-            if owner is not None:
-                self.remember(command, owner)
+            if owner is None or tenant_of(owner.agent) != tenant:
+                return None
+            self.remember(command, owner)
         return owner
 
     def remember(self, command: str, owner: OwnedCommand) -> None:

@@ -12,14 +12,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from fairlead.authorization.approval_rule import ApprovalRule
+from fairlead.authorization.rule_selector import EVERY, covers_name, implies, overlap, selector_text
 from fairlead.authorization.subject import Subject
-from fairlead.fleet import selector
-from fairlead.fleet.selector import Selector, Term
+from fairlead.fleet.selector import Selector
+from fairlead.fleet.tenants.quotas import Quotas
+from fairlead.tenant import local_id, qualified, tenant_of
 
-EVERY = "*"
-"""Every method, every verb on agents, or every agent."""
-SUBJECTS_CACHED = 2_048
-"""The number of subjects whose rules are kept together: more than there may be service tokens."""
+SUBJECTS_CACHED = 8_192
+"""The number of subjects whose rules are kept together: more than tenants may have service tokens."""
 ACCESSES_CACHED = 64
 """The number of accesses for which the rules of a subject are kept: callers name methods, and may name many."""
 
@@ -40,9 +41,13 @@ class Verb(StrEnum):
     TOKENS = "tokens"
     ENROLMENT = "enrolment"
     NODES = "nodes"
+    APPROVE = "approve"
+    TENANTS = "tenants"
 
 
-GATEWAY_VERBS = (Verb.TOKENS, Verb.ENROLMENT, Verb.NODES)
+GATEWAY_VERBS = (Verb.TOKENS, Verb.ENROLMENT, Verb.NODES, Verb.APPROVE, Verb.TENANTS)
+PLATFORM_VERBS = frozenset({Verb.NODES.value, Verb.TENANTS.value})
+"""Those that concern all tenants: nobody has them in a tenant but the default one."""
 AGENT_VERBS = tuple(verb for verb in Verb if verb not in (Verb.RUN, *GATEWAY_VERBS))
 
 
@@ -59,7 +64,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class AgentTraits:
-    """An agent as rules see it. `labels` is None if they were lost."""
+    """An agent as rules see it. Its id is qualified by its tenant, and `labels` is None if they were lost."""
 
     id: str
     labels: Mapping[str, str] | None
@@ -85,7 +90,7 @@ class Rule:
         return access.verb.value in self.verbs or EVERY in self.verbs
 
     def holds_for_id(self, agent: str) -> bool:
-        return not self.ids or any(covers_name(pattern, agent) for pattern in self.ids)
+        return not self.ids or any(covers_name(pattern, local_id(agent)) for pattern in self.ids)
 
     @property
     def asks_labels(self) -> bool:
@@ -119,21 +124,43 @@ class Decision:
 @dataclass(frozen=True, slots=True)
 class Policy:
     """All roles, and the roles that are bound to each service token by its name, and to each user and group by its
-    issuer and name."""
+    issuer and name; all of these names are qualified by the tenant of the binding. `tenants` has the default tenant
+    only if it has quotas."""
 
     roles: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     token_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
     user_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
     group_roles: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    approvals: tuple[ApprovalRule, ...] = ()
+    tenants: Mapping[str, Quotas] = field(default_factory=dict)
     _by_subject: dict[Subject, _SubjectRules] = field(default_factory=dict, compare=False, repr=False)
 
     def roles_of(self, subject: Subject) -> list[str]:
-        """The roles that the bindings give to the subject, without those to which its token is not limited."""
-        bound = self.token_roles.get(subject.token_name, frozenset()) if subject.token_name else frozenset()
+        """The roles that the bindings of its tenant give to the subject, without those to which its token is not
+        limited."""
+        tenant = subject.tenant
+        bound = self.roles_of_token(tenant, subject.token_name) if subject.token_name else frozenset()
         if (user := subject.user) is not None:
-            groups = (self.group_roles.get(group, frozenset()) for group in user.qualified_groups)
-            bound = self.user_roles.get(user.qualified_name, frozenset()).union(*groups)
+            groups = (self.group_roles.get(qualified(tenant, group), frozenset()) for group in user.qualified_groups)
+            bound = self.user_roles.get(qualified(tenant, user.qualified_name), frozenset()).union(*groups)
         return sorted(bound if subject.roles is None else bound & subject.roles)
+
+    def roles_of_token(self, tenant: str, name: str) -> frozenset[str]:
+        """The roles that are bound to service tokens of this name."""
+        return self.token_roles.get(qualified(tenant, name), frozenset())
+
+    def declares(self, tenant: str) -> bool:
+        """Whether there is such a tenant."""
+        return not tenant or tenant in self.tenants
+
+    @property
+    def all_tenants(self) -> list[str]:
+        """All that there are; the default tenant is the first."""
+        return list(dict.fromkeys(("", *self.tenants)))
+
+    def tenants_of(self, subject: Subject) -> list[str]:
+        """The tenants in which the subject has a role."""
+        return [tenant for tenant in self.all_tenants if self.roles_of(replace(subject, tenant=tenant))]
 
     def may_ever(self, subject: Subject, verbs: Collection[Verb]) -> bool:
         """Whether some rule allows one of `verbs`, on whichever agent; without verbs, whether there is a role."""
@@ -145,6 +172,8 @@ class Policy:
 
     def decide(self, subject: Subject, access: Access, agent: AgentTraits | None = None) -> Decision:
         """Whether the subject may do this, to `agent` if it concerns one."""
+        if agent is not None and tenant_of(agent.id) != subject.tenant:
+            return Decision(False, self.denial(subject, access))
         if subject.administrator:
             return Decision(True, f"{subject.identity} is an administrator")
         for role, rule in self._rules(subject).allowing(access):
@@ -155,8 +184,8 @@ class Policy:
     def decide_by_id(self, subject: Subject, access: Access, agent: str) -> Decision | None:
         """The decision for the agent with this id, if its labels and facts do not matter; otherwise None."""
         asks_labels = False
-        if subject.administrator:
-            return self.decide(subject, access)
+        if subject.administrator or tenant_of(agent) != subject.tenant:
+            return self.decide(subject, access, AgentTraits(agent, None, {}))
         for role, rule in self._rules(subject).allowing(access):
             if rule.holds_for_id(agent):
                 if not rule.asks_labels:
@@ -165,10 +194,14 @@ class Policy:
         return None if asks_labels else Decision(False, self.denial(subject, access, agent))
 
     def denial(self, subject: Subject, access: Access, agent: str = "", *, of_command: bool = False) -> str:
-        """Which rule is missing, in words. It says nothing about the agent but the id that the caller gave: for a
+        """What is missing, in words. It says nothing about the agent but the id that the caller gave: for a
         command, whose agent the caller may not know, it gives none."""
         roles = self.roles_of(subject)
-        where = f" on agent {agent!r}" if agent else " on the agent of this command" if of_command else ""
+        where = f" on agent {local_id(agent)!r}" if agent else " on the agent of this command" if of_command else ""
+        if subject.tenant and access.verb in PLATFORM_VERBS:
+            return (
+                f"{subject.identity} may not use {access}: it concerns all tenants, and the caller acts in one of them"
+            )
         if not roles:
             return (
                 f"{subject.identity} may not use {access}{where}: it has no role (an administrator binds one in the "
@@ -199,6 +232,38 @@ class Policy:
                 return str(access)
         return ""
 
+    def approval_rules(self, method: str, agent: AgentTraits) -> list[ApprovalRule]:
+        """The rules because of which the method needs an approval on this agent."""
+        if not self.approvals:
+            return []
+        known = agent.id, agent.labels, agent.facts
+        return [rule for rule in self.approvals if rule.marks(method) and rule.may_hold(*known)]
+
+    def approval_rules_for(self, subject: Subject, method: str, asked: Selector) -> list[ApprovalRule]:
+        """The rules because of which the subject needs an approval for the method on some agents that match `asked`."""
+        if subject.administrator:
+            return []
+        return [rule for rule in self.approvals if rule.marks(method) and rule.holds_for_some(asked)]
+
+    def approval_rules_of(self, subject: Subject) -> list[ApprovalRule]:
+        """The rules that mark methods which the subject may use somewhere."""
+        run = [name for _, rule in self._rules(subject).all for name in rule.methods]
+        return [rule for rule in self.approvals if any(overlap(one, name) for one in rule.methods for name in run)]
+
+    def escapes_approval(self, subject: Subject, before: AgentTraits, after: AgentTraits | None) -> str:
+        """A method for which an approval is no longer needed once the agent is as in `after` (None: it is deleted), and
+        which the subject may use; empty if there is none."""
+        run = [rule for _, rule in self._rules(subject).all if rule.methods]
+        for one in self.approvals:
+            if not one.may_hold(before.id, before.labels, before.facts) or one.agents is None:
+                continue
+            if after is not None and one.may_hold(after.id, after.labels, after.facts):
+                continue
+            for pattern in sorted(one.methods):
+                if any(overlap(pattern, other) for rule in run for other in rule.methods):
+                    return pattern
+        return ""
+
     def decide_for_all(self, subject: Subject, access: Access, asked: Selector) -> Decision:
         """Whether one rule allows this on every agent that matches `asked`, a selector of rules."""
         if subject.administrator or access.verb in GATEWAY_VERBS:
@@ -213,7 +278,9 @@ class Policy:
         if found is None:
             if len(self._by_subject) >= SUBJECTS_CACHED:
                 self._by_subject.clear()
-            rules = ((role, rule) for role in self.roles_of(subject) for rule in self.roles.get(role, ()))
+            rules = [(role, rule) for role in self.roles_of(subject) for rule in self.roles.get(role, ())]
+            if subject.tenant:
+                rules = [(role, replace(rule, gateway=rule.gateway - PLATFORM_VERBS)) for role, rule in rules]
             found = self._by_subject[subject] = _SubjectRules(tuple(rules))
         return found
 
@@ -239,53 +306,6 @@ class _SubjectRules:
                 self._allowing.clear()
             found = self._allowing[key] = tuple(one for one in self.all if one[1].allows(access))
         return found
-
-
-def covers_name(pattern: str, name: str) -> bool:
-    """Whether `pattern`, a name or the beginning of names followed by `*`, stands for `name`. Case matters."""
-    return name.startswith(pattern[:-1]) if pattern.endswith(EVERY) else name == pattern
-
-
-def rule_selector(text: str) -> Selector:
-    """The selector of a rule: `*` for every agent. A bare key means the label. Raises InvalidRequest."""
-    if text == EVERY:
-        return Selector(())
-    return Selector(tuple(replace(term, of=term.of or "label") for term in selector.parse(text).terms))
-
-
-def selector_text(of: Selector) -> str:
-    """A selector of rules as text that `rule_selector` reads."""
-    return ",".join(map(_term_text, of.terms)) or EVERY
-
-
-def _term_text(term: Term) -> str:
-    key = f"fact.{term.key}" if term.of == "fact" else f"label.{term.key}" if "." in term.key else term.key
-    if term.values is None:
-        return f"!{key}" if term.negated else key
-    values = sorted(term.values)
-    if len(values) == 1:
-        return f"{key}{'!=' if term.negated else '='}{values[0]}"
-    return f"{key} {'notin' if term.negated else 'in'} ({','.join(values)})"
-
-
-def implies(asked: Selector, allowed: Selector) -> bool:
-    """Whether every agent that matches `asked` surely matches `allowed`, whatever its labels. Both are selectors of
-    rules."""
-    return all(any(_implies_term(given, term) for given in asked.terms) for term in allowed.terms)
-
-
-def _implies_term(given: Term, term: Term) -> bool:
-    if (given.of, given.key) != (term.of, term.key):
-        return False
-    if not given.negated:  # the key is there, with one of the values if there are any
-        if term.values is None:
-            return not term.negated
-        if given.values is None:
-            return False
-        return given.values.isdisjoint(term.values) if term.negated else given.values <= term.values
-    if given.values is None:  # the key is absent
-        return term.negated
-    return term.negated and term.values is not None and term.values <= given.values
 
 
 def _names_verb(rule: Rule, verb: Verb) -> bool:

@@ -7,6 +7,7 @@ stays in use, and the log says what is wrong. Without a file nobody has a role.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from fairlead.authorization.policy import Policy
-from fairlead.authorization.policy_file import SIZE_LIMIT, parse_policy
+from fairlead.authorization.rules.policy_file import SIZE_LIMIT, parse_policy
 from fairlead.configuration.watched_file import file_signature, read_regular_file
 from fairlead.errors import ConfigError
 
@@ -25,12 +26,14 @@ INTERVAL: Final = 1.0
 
 
 class PolicyWatch:
-    """`policy` is what holds now. `on_change` is called after it has changed."""
+    """`policy` is what holds now, and `digest` the SHA-256 of the file that it was read from, "" without one.
+    `on_change` is called after the policy has changed."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._seen: tuple[int, ...] | None = None
         self.policy = Policy()
+        self.digest = ""
         self.on_change: Callable[[], None] = lambda: None
         self.reloads = 0
         self.failures = 0
@@ -44,7 +47,7 @@ class PolicyWatch:
         if self._path is None:
             return
         self._seen = file_signature(self._path)
-        self.policy = _read(self._path)
+        self.policy, self.digest = _read(self._path)
 
     async def run(self) -> None:
         """Read the file again whenever it has changed. Never returns."""
@@ -54,17 +57,20 @@ class PolicyWatch:
                 continue
             self._seen = file_signature(self._path)
             try:
-                policy = await asyncio.to_thread(_read, self._path)
+                policy, digest = await asyncio.to_thread(_read, self._path)
             except ConfigError as e:
                 self.failures += 1
                 logger.error("the file of roles cannot be used, so the roles stay as they were: %s", e.message)
                 continue
             self.reloads += 1
+            self.digest = digest
             if policy != self.policy:
                 self.policy = policy
                 logger.info("read the file of roles %s again: %d roles", self._path, len(policy.roles))
                 self.on_change()
 
 
-def _read(path: Path) -> Policy:
-    return parse_policy(read_regular_file(path, SIZE_LIMIT + 1), str(path))
+def _read(path: Path) -> tuple[Policy, str]:
+    """The policy of the file, and the file's digest."""
+    raw = read_regular_file(path, SIZE_LIMIT + 1)
+    return parse_policy(raw, str(path)), hashlib.sha256(raw).hexdigest()

@@ -23,7 +23,7 @@ _TEXT = re.compile(rb"fl_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 
 def subject_of(token: ServiceToken) -> Subject:
     limit = None if token.roles is None else frozenset(token.roles)
-    return Subject(f"token:{token.name}", token.name, token.id, limit)
+    return Subject(f"token:{token.name}", token.name, token.id, limit, owner=token.person, tenant=token.tenant)
 
 
 def new_token(draw: bytes) -> tuple[str, str, str]:
@@ -33,7 +33,7 @@ def new_token(draw: bytes) -> tuple[str, str, str]:
 
 
 def split_token(text: bytes) -> tuple[str, bytes] | None:
-    """The id and the secret of a token; None if the text is none."""
+    """The id and the secret of a token; None if the text is not one."""
     found = _TEXT.fullmatch(text)
     return None if found is None else (found[1].decode(), found[2])
 

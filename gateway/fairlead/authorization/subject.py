@@ -16,7 +16,8 @@ class Subject:
 
     `identity` is the name in records, logs and messages; for a service token it is `token:NAME`, and for a
     user of a trusted issuer `user:ISSUER:NAME`. `roles` are the roles that bindings may give to this subject, None for
-    all: a service token may be limited to some. An `administrator` may do everything, and needs no role.
+    all: a service token may be limited to some. An `administrator` may do everything, and needs no role. Everything
+    that a subject does, it does in one `tenant`: an administrator and a user of several choose it with each request.
     """
 
     identity: str
@@ -24,7 +25,17 @@ class Subject:
     token_id: str = ""
     roles: frozenset[str] | None = None
     administrator: bool = False
+    owner: str = ""
+    """Who has created this service token, directly or by another token: a user, or else the first of these tokens; ""
+    if an administrator has created it."""
     user: OidcUser | None = None
+    tenant: str = ""
+
+    @property
+    def person(self) -> str:
+        """The identity of the user behind this subject, or of the token if no user is known; "" for an
+        administrator."""
+        return self.owner or ("" if self.administrator else self.identity)
 
     @property
     def issuer(self) -> str:

@@ -60,6 +60,13 @@ class TokenSnapshot:
         self._note_use(token.id)
         return self._subjects[token.id]
 
+    def find(self, id: str) -> Subject | None:
+        """The subject of the token with this id; None if there is none, or it has expired. Raises BusUnavailable while
+        the tokens cannot be read."""
+        self._check_fresh()
+        token = self._tokens.get(id)
+        return None if token is None or token.expires <= self._now() else self._subjects[id]
+
     def expiry(self, subject: Subject) -> int:
         """When the token of `subject` expires (ms); 0 if it has none."""
         token = self._tokens.get(subject.token_id)

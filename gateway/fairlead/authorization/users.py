@@ -6,10 +6,7 @@ issuer is gone, so that a request costs a hash and not a signature. A file that 
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
-import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -17,17 +14,13 @@ from pathlib import Path
 from typing import Final
 
 from fairlead.authorization.subject import Subject
-from fairlead.configuration.watched_file import file_signature, read_regular_file
-from fairlead.errors import ConfigError, FairleadError, Unauthorized
-from fairlead.oidc.issuer_keys import IssuerKeys, KeysUnavailable
-from fairlead.oidc.issuers_file import SIZE_LIMIT, TrustedIssuer, parse_issuers
-from fairlead.oidc.jwt_verifier import LEEWAY, UnknownKey, claimed_issuer, looks_like_jwt, verify
+from fairlead.errors import Unauthorized
+from fairlead.oidc.issuer_keys import IssuerKeys
+from fairlead.oidc.issuer_registry import IssuerRegistry
+from fairlead.oidc.issuers_file import parse_issuers
+from fairlead.oidc.jwt_verifier import LEEWAY, UnknownIssuer, UnknownKey, claimed_issuer, looks_like_jwt, verify
 from fairlead.oidc.user import OidcUser
 
-logger = logging.getLogger(__name__)
-
-INTERVAL: Final = 1.0
-"""Seconds between two looks at the file, each of which is one system call."""
 REMEMBERED: Final = 2_048
 """The number of verified JWTs that are remembered, at some 1 KB each."""
 
@@ -36,23 +29,18 @@ class Users:
     """`clock` is Unix time in seconds."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
-        self._path = path
         self._clock = clock
-        self._seen: tuple[int, ...] | None = None
-        self._sources: dict[str, IssuerKeys] = {}
-        """By the URL of the issuer."""
         self._verified: OrderedDict[bytes, Subject] = OrderedDict()
-        self.reload_failures = 0
+        self.issuers = issuers = IssuerRegistry(path, parse_issuers, self._verified.clear)
+        self.load, self.fetch_after, self.run = issuers.load, issuers.fetch_after, issuers.run
 
     @property
     def sources(self) -> list[IssuerKeys]:
-        return list(self._sources.values())
+        return self.issuers.sources
 
-    def load(self) -> None:
-        """Read the file. Raises ConfigError if it cannot be used."""
-        if self._path is not None:
-            self._seen = file_signature(self._path)
-            self._use(_read(self._path))
+    @property
+    def reload_failures(self) -> int:
+        return self.issuers.reload_failures
 
     def authenticate(self, text: bytes) -> Subject | None:
         """The subject of a JWT; None if the text has not the form of one. Raises Unauthorized, and KeysUnavailable
@@ -71,22 +59,12 @@ class Users:
             self._verified.popitem(last=False)
         return subject
 
-    async def fetch_after(self, error: FairleadError) -> bool:
-        """Fetch the keys whose absence has caused `error`, unless that was done a moment ago; False if it has another
-        cause."""
-        if not isinstance(error, UnknownKey | KeysUnavailable):
-            return False
-        source = self._sources.get(error.issuer.url)
-        if source is not None:
-            await source.refresh(wanted=True)
-        return source is not None
-
     def check(self, subject: Subject) -> None:
         """Raises what `authenticate` would raise now for the JWT of `subject`, if it has one."""
         user = subject.user
         if user is None:
             return
-        source = self._sources.get(user.issuer_url)
+        source = self.issuers.find(user.issuer_url)
         if source is None or source.issuer.name != user.issuer:
             raise Unauthorized(f"the issuer {user.issuer} is not trusted any more: log in at another one")
         if user.key_id in source.issuer.refused_keys:
@@ -96,56 +74,13 @@ class Users:
         if user.expires + LEEWAY <= self._clock():
             raise Unauthorized(f"the JWT of {subject.identity} has expired: log in again (`fairlead login`)")
 
-    async def run(self) -> None:
-        """Follow the file and the keys. Never returns."""
-        fetches: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                for source in self._sources.values():
-                    if source.due:
-                        fetch = asyncio.create_task(source.refresh())
-                        fetches.add(fetch)
-                        fetch.add_done_callback(fetches.discard)
-                await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.0))
-                await self._follow_file()
-        finally:
-            for source in self._sources.values():
-                await source.aclose()
-
-    async def _follow_file(self) -> None:
-        if self._path is None or file_signature(self._path) == self._seen:
-            return
-        self._seen = file_signature(self._path)
-        try:
-            self._use(await asyncio.to_thread(_read, self._path))
-        except ConfigError as e:
-            self.reload_failures += 1
-            logger.error("the file of issuers cannot be used, so the issuers stay as they were: %s", e.message)
-        else:
-            logger.info("read the file of issuers %s again: %d issuers", self._path, len(self._sources))
-
-    def _use(self, issuers: tuple[TrustedIssuer, ...]) -> None:
-        """An issuer whose table has not changed keeps its keys."""
-        known = {source.issuer: source for source in self._sources.values()}
-        self._sources = {issuer.url: known.get(issuer) or IssuerKeys(issuer) for issuer in issuers}
-        self._verified.clear()
-
     def _source(self, text: bytes) -> IssuerKeys:
         claimed = claimed_issuer(text)
-        source = self._sources.get(claimed)
+        source = self.issuers.find(claimed)
         if source is None:
-            names = ", ".join(one.issuer.url for one in self._sources.values())
-            raise Unauthorized(
-                f"the JWT is of the issuer {claimed[:200]!r}, which this gateway does not trust: expected "
-                f"{names or 'the platform token or a service token, because it trusts no issuer'}",
-                reason="issuer",
-            )
+            raise UnknownIssuer(claimed, (one.issuer.url for one in self.sources))
         return source
 
 
 def subject_of(user: OidcUser) -> Subject:
     return Subject(f"user:{user.qualified_name}", user=user)
-
-
-def _read(path: Path) -> tuple[TrustedIssuer, ...]:
-    return parse_issuers(read_regular_file(path, SIZE_LIMIT + 1), str(path))

@@ -1,5 +1,5 @@
-"""Doorbells: small notifications from node to node. They carry ids, and copies of what is small: results that were just
-stored, and of a target of a run how it ended. The truth is in Redis.
+"""Doorbells: small notifications from node to node. They carry ids, and copies of what is small: a command, results
+that were just stored, and of a target of a run how it ended. The truth is in Redis.
 
 `routing` and the inbox create them, and `routing.doorbells` handles them. A doorbell says that there is something to
 fetch. So a lost doorbell costs time (a sweep or the next doorbell finds the same), a repeated one costs one look-up,
@@ -15,6 +15,8 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from fairlead.wire.messages import CommandRetry, Count, Id, Lane, Octets, Word
+
 USUAL_BYTES = 64
 """The size of a doorbell that carries nothing."""
 MAX_PER_ENTRY = 1_000
@@ -27,6 +29,31 @@ class CommandQueued(msgspec.Struct, frozen=True, array_like=True, tag=1):
     agent: str
     command: str
     rung_at: int = 0
+
+
+class CommandOffered(msgspec.Struct, frozen=True, array_like=True, tag=21):
+    """To the agent's node: this command counts as sent on your link of generation `gen`, so send it without asking.
+
+    `until` is the time (ms) after which this is but a `CommandQueued`, `began` when the request arrived and `rung_at`
+    when this was rung (ns), both for traces. The rest is what the record says. It is passed on to the agent, so it has
+    the bounds of `Cmd`.
+    """
+
+    agent: str
+    command: Id
+    gen: int
+    until: int
+    expires: Count
+    method: Word
+    payload: Octets
+    lane: Lane
+    retry: CommandRetry
+    created: Count
+    rung_at: int = 0
+    traceparent: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    began: int = 0
+    signature: Annotated[bytes, msgspec.Meta(max_length=256)] = b""
+    content: Annotated[str, msgspec.Meta(max_length=256)] = ""
 
 
 class ResultsAdded(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -103,13 +130,15 @@ class WorstLinksWritten(msgspec.Struct, frozen=True, array_like=True, tag=12):
 
 
 class TargetEnded(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """To the owner of a run: the command of a target has ended like this, with output of this digest. It says what the
-    record says, and spares ten thousand look-ups."""
+    """To the owner of a run: the command of a target has ended like this, with output of this digest, and its program,
+    if it was one, with this exit. It says what the record says, and spares ten thousand look-ups."""
 
     command: str
     state: str
     code: str
     digest: str
+    exit: str | None = None
+    """None if a node of an earlier version rang."""
 
 
 class ResultsStored(msgspec.Struct, frozen=True, array_like=True, tag=20):
@@ -121,6 +150,7 @@ class ResultsStored(msgspec.Struct, frozen=True, array_like=True, tag=20):
 
 Doorbell: TypeAlias = (
     CommandQueued
+    | CommandOffered
     | ResultsAdded
     | LinkSuperseded
     | CancelRequested
@@ -174,12 +204,12 @@ def _known(payload: bytes) -> Iterator[Doorbell]:
 
 
 def in_entries(doorbells: Iterable[Doorbell]) -> Iterator[list[Doorbell]]:
-    """Split `doorbells` into lists that each fit into one entry. One that carries results counts as so many of its
+    """Split `doorbells` into lists that each fit into one entry. One that carries data counts as so many of its
     size."""
     entry: list[Doorbell] = []
     weight = 0
     for doorbell in doorbells:
-        weighs = 1 + len(doorbell.added) // USUAL_BYTES if type(doorbell) is ResultsStored else 1
+        weighs = 1 + _carried(doorbell) // USUAL_BYTES
         if weight + weighs > MAX_PER_ENTRY and entry:
             yield entry
             entry, weight = [], 0
@@ -187,3 +217,11 @@ def in_entries(doorbells: Iterable[Doorbell]) -> Iterator[list[Doorbell]]:
         weight += weighs
     if entry:
         yield entry
+
+
+def _carried(doorbell: Doorbell) -> int:
+    """The bytes of data that the doorbell carries."""
+    kind = type(doorbell)
+    if kind is ResultsStored:
+        return len(doorbell.added)  # type: ignore[union-attr]  # `kind` is its exact type; isinstance costs 3×
+    return len(doorbell.payload) if kind is CommandOffered else 0  # type: ignore[union-attr]

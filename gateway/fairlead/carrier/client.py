@@ -18,7 +18,6 @@ from functools import cache
 from typing import TypeAlias, cast
 from urllib.parse import urlsplit
 
-from fairlead.carrier.connection import FramedConnection
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.connection_problem import advise_on, describe_problem
 from fairlead.carrier.epoll.client_socket import connecting_socket
@@ -26,6 +25,7 @@ from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.carrier.transport_connection import TransportConnection
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.websocket import frames, handshake
 
@@ -37,7 +37,7 @@ OnAnswer: TypeAlias = Callable[[Mapping[str, str]], None]
 """Called with the headers of the answer to the upgrade request; names are in lower case."""
 
 
-class ClientConnection(FramedConnection):
+class ClientConnection(TransportConnection):
     """The client's end of an open WebSocket."""
 
     __slots__ = ("subprotocol",)
@@ -229,8 +229,8 @@ class _Opening(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._refusal is not None:
             self._refused(self._refusal, ended=True)
-        if isinstance(exc, OSError) and exc.errno in NOT_CONNECTED:
-            self._settle(exc)
+        if isinstance(exc, tls.SSLError) or (isinstance(exc, OSError) and exc.errno in NOT_CONNECTED):
+            self._settle(exc)  # with TLS 1.3 a server refuses a client's certificate after the client's handshake
         self._settle(ConnectionRefused(f"the connection was lost before the answer: {exc or 'closed by the server'}"))
 
     def abandon(self) -> None:

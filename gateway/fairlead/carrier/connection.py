@@ -1,15 +1,14 @@
-"""One open WebSocket on an asyncio transport, either the event loop's or a `SocketTransport`: the reader of frames, the
-asyncio protocol and the handle of the connection in one slotted object.
+"""One open WebSocket, at either end: the reader of frames and the handle of the connection in one slotted object.
 
-`http_server.websocket_upgrade` (server) and `client` create a connection when the handshake is done and give it to a
-`Listener`. An idle connection has no task, timer, future or buffer. It takes some 100 bytes, which makes a million
-links per machine possible. The shared `TimerWheel` does everything that depends on time. A connection drops its
-reference to the listener when it closes, so that no reference cycle is left for the garbage collector.
+`http_server` and `client` create a connection when the handshake is done and give it to a `Listener`. This class does
+not know what it stands on: `TransportConnection` puts it on an asyncio transport, `SocketConnection` on a bare socket.
+An idle connection has no task, timer, future or buffer. The shared `TimerWheel` does everything that depends on time. A
+connection drops its reference to the listener when it closes, so that no reference cycle is left for the garbage
+collector.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import abstractmethod
 from typing import Final, cast
@@ -29,18 +28,15 @@ FREQUENT: Final = 64
 the timer wheel (some 16 s), with at most `SMALL` bytes each time. This covers idle links and most busy ones."""
 
 
-class FramedConnection(FrameReader, asyncio.Protocol):
-    """The part that both roles share. A subclass defines how frames are encoded and which end closes the transport
-    first.
+class FramedConnection(FrameReader):
+    """The part that all share. A subclass defines what the connection stands on, how frames are encoded and which end
+    disconnects first.
     """
 
-    __slots__ = ("_ending", "congested", "context", "listener", "quiet", "transport")
+    __slots__ = ("_ending", "congested", "context", "listener", "quiet")
 
-    def __init__(
-        self, transport: asyncio.Transport, listener: Listener, context: ConnectionContext, *, deflate: bool
-    ) -> None:
+    def __init__(self, listener: Listener, context: ConnectionContext, *, deflate: bool) -> None:
         super().__init__(deflate)
-        self.transport = transport
         self.listener: Listener | None = listener
         self.context = context
         self.congested = False
@@ -48,10 +44,8 @@ class FramedConnection(FrameReader, asyncio.Protocol):
         self._ending: tuple[int, str] | None = None  # the code and reason that `on_close` will report, once known
 
     def start(self, received: bytes = b"") -> None:
-        """Call the listener's `on_open`, then read `received`, the data that followed the handshake. The transport's
-        protocol must already be this connection.
-        """
-        self.context.timer_wheel.watch(self)
+        """Call the listener's `on_open`, then read `received`, the data that followed the handshake."""
+        self.begin_visits()
         listener = cast(Listener, self.listener)
         try:
             listener.on_open(self)
@@ -73,22 +67,27 @@ class FramedConnection(FrameReader, asyncio.Protocol):
         return max(0, self.quiet - 1) // VISITS
 
     def send(self, message: bytes | str) -> None:
+        if self._ending is not None:
+            return
         if isinstance(message, str):
             first, payload = FIN | TEXT, message.encode()
         else:
             first, payload = FIN | BINARY, message
         if self.deflate and len(payload) > COMPRESS_ABOVE:
             first, payload = first | RSV1, frames.deflate(payload)
-        self.write(self._encode(first, payload))
+        if self.congested:
+            self.write(self._encode(first, payload))
+        else:
+            self.put(self._encode(first, payload))
 
     def write(self, frame: bytes) -> None:
         if self._ending is not None:
             return
         # The check precedes the write: one message may be larger than the buffer, but no second one may follow it.
-        if self.congested and self.transport.get_write_buffer_size() > self.context.max_buffered:
+        if self.congested and self.buffered() > self.context.max_buffered:
             self._overflow()
         else:
-            self.transport.write(frame)
+            self.put(frame)
 
     def ping(self, payload: bytes = b"") -> None:
         self.write(self._encode(FIN | PING, payload))
@@ -102,20 +101,17 @@ class FramedConnection(FrameReader, asyncio.Protocol):
         if self._ending is None:
             self._ending = (1006, "")
         self.discard()
-        self.transport.abort()
-
-    def buffered(self) -> int:
-        return self.transport.get_write_buffer_size()
+        self.drop()
 
     def pause_reading(self) -> None:
         read_scheduler = self.context.read_scheduler
-        if (read_scheduler is None or not read_scheduler.silence(self, True)) and not self.transport.is_closing():
-            self.transport.pause_reading()
+        if (read_scheduler is None or not read_scheduler.silence(self, True)) and not self.is_closing():
+            self.stop_reading()
 
     def resume_reading(self) -> None:
         read_scheduler = self.context.read_scheduler
-        if (read_scheduler is None or not read_scheduler.silence(self, False)) and not self.transport.is_closing():
-            self.transport.resume_reading()
+        if (read_scheduler is None or not read_scheduler.silence(self, False)) and not self.is_closing():
+            self.go_on_reading()
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
         if self.context.read_scheduler is not None:
@@ -130,27 +126,27 @@ class FramedConnection(FrameReader, asyncio.Protocol):
     # Called by the read scheduler.
 
     def hold(self) -> bool:
-        silent = not self.transport.is_reading()
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
+        silent = not self.is_reading()
+        if not self.is_closing():
+            self.stop_reading()
         return silent
 
     def release(self, silent: bool) -> None:
-        if not silent and not self.transport.is_closing():
-            self.transport.resume_reading()
+        if not silent and not self.is_closing():
+            self.go_on_reading()
 
     def cut(self, code: int, reason: str) -> None:
         if self._ending is None:
             self._begin_close(code, reason)
         self.discard()
-        self._end_writing()
+        self.end_output()
 
     # Called by the timer wheel.
 
     def visit(self) -> None:
         if self._ending is not None:
             return
-        if not self.transport.is_reading():
+        if not self.is_reading():
             self.quiet = 0
             return
         self.quiet = max(self.quiet, 0) + 1
@@ -160,7 +156,7 @@ class FramedConnection(FrameReader, asyncio.Protocol):
             except Exception:
                 self._listener_failed()
 
-    # Called by the transport.
+    # The events of the transport or socket.
 
     def data_received(self, data: bytes) -> None:
         quiet = self.quiet
@@ -183,10 +179,11 @@ class FramedConnection(FrameReader, asyncio.Protocol):
             except Exception:
                 self._listener_failed()
 
-    def eof_received(self) -> None:
-        """The peer has closed its half without a close frame. The transport closes when its buffer has been written."""
-        if self._ending is None and self.transport.get_write_buffer_size():
+    def eof_received(self) -> bool | None:
+        """The peer has closed its half without a close frame. We disconnect when all output has been written."""
+        if self._ending is None and self.buffered():
             self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
+        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         context = self.context
@@ -218,10 +215,10 @@ class FramedConnection(FrameReader, asyncio.Protocol):
     def violated(self, code: int, reason: str) -> None:
         if self._ending is None:
             self._begin_close(code, reason)
-        # The peer may still be writing. Closing the transport now would answer it with a reset, which can overtake our
+        # The peer may still be writing. Disconnecting now would answer it with a reset, which can overtake our
         # close frame. So only our half is closed, and incoming data is read and ignored until the peer has closed too.
         self.resume_reading()
-        self._end_writing()
+        self.end_output()
         self._finish()
 
     # Defined by a subclass.
@@ -232,21 +229,51 @@ class FramedConnection(FrameReader, asyncio.Protocol):
 
     @abstractmethod
     def _handshake_done(self) -> None:
-        """Called when both close frames were exchanged: a server closes the transport, a client waits (§7.1.1)."""
+        """Called when both close frames were exchanged: a server disconnects, a client waits (§7.1.1)."""
+
+    @abstractmethod
+    def begin_visits(self) -> None:
+        """Let the timer wheel visit this connection."""
+
+    @abstractmethod
+    def end_visits(self) -> None: ...
+
+    @abstractmethod
+    def put(self, data: bytes) -> None:
+        """Write `data`. Never blocks."""
+
+    @abstractmethod
+    def buffered(self) -> int: ...
+    @abstractmethod
+    def is_reading(self) -> bool: ...
+    @abstractmethod
+    def stop_reading(self) -> None: ...
+    @abstractmethod
+    def go_on_reading(self) -> None: ...
+
+    @abstractmethod
+    def end_output(self) -> None:
+        """Close our half when all output has been written, or disconnect if there are no halves, as over TLS."""
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Read nothing any more, and close both halves when all output has been written."""
+
+    @abstractmethod
+    def is_closing(self) -> bool:
+        """True from `disconnect` or `drop` on."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Close both halves now."""
 
     # Internal.
 
     def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:
         self._ending = (code, reason if report is None else report)
-        self.transport.write(self._encode(FIN | CLOSE, frames.close_payload(code, reason)))
-        # This timeout also ends a transport.close() that waits for a peer that reads nothing.
+        self.put(self._encode(FIN | CLOSE, frames.close_payload(code, reason)))
+        # This timeout also ends a `disconnect` that waits for a peer that reads nothing.
         self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
-
-    def _end_writing(self) -> None:
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self.transport.close()
 
     def _overflow(self) -> None:
         if self.listener is not None:
@@ -264,7 +291,7 @@ class FramedConnection(FrameReader, asyncio.Protocol):
         listener, self.listener = self.listener, None
         if listener is None:
             return
-        self.context.timer_wheel.unwatch(self)
+        self.end_visits()
         if self._ending is None:
             self._ending = (1006, "")
         try:

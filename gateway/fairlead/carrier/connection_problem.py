@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import ssl as tls
+from typing import Final
 
 from fairlead.wire.websocket import handshake
+
+CLIENT_CERTIFICATE_ALERTS: Final = {
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for one",
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "it may ask for one",
+    "TLSV1_ALERT_UNKNOWN_CA": "its authority is not known there",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "it has expired",
+    "SSLV3_ALERT_CERTIFICATE_REVOKED": "it was revoked",
+    "TLSV1_ALERT_DECRYPT_ERROR": "its signature is not right",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it is not valid",
+    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": "it is not for clients",
+}
+"""OpenSSL's names of the alerts with which a server refuses a client's certificate, and what each means."""
 
 
 def describe_problem(error: OSError | UnicodeError, host: str, timeout: float) -> str:
@@ -15,6 +28,11 @@ def describe_problem(error: OSError | UnicodeError, host: str, timeout: float) -
         return (
             f"shows a certificate that is not trusted: {error.verify_message}; "
             "name the authority that signed it as ca_file, or correct the host in the URL"
+        )
+    if isinstance(error, tls.SSLError) and error.reason in CLIENT_CERTIFICATE_ALERTS:
+        return (
+            f"does not accept this client's certificate ({CLIENT_CERTIFICATE_ALERTS[error.reason]}); give the agent "
+            "one of an authority that the gateway trusts, as tls_cert and tls_key"
         )
     if isinstance(error, UnicodeError):
         return f"cannot be reached: {host!r} is not a valid host name ({error})"

@@ -1,30 +1,32 @@
-"""The server's end of an open WebSocket, which `websocket_upgrade` or `link_acceptor` makes after the handshake."""
+"""The server's end of an open WebSocket on a transport, which `websocket_upgrade` or `tls_acceptor` makes after the
+handshake.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from fairlead.carrier.connection import FramedConnection
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Listener
+from fairlead.carrier.transport_connection import TransportConnection
 from fairlead.wire.websocket import frames
 
 
-class ServerConnection(FramedConnection):
-    """The server's end of a connection. `connections` is the server's set of open connections; a connection removes
-    itself from it when it is lost.
-    """
+class ServerConnection(TransportConnection):
+    """`connections` is the server's set of open connections; a connection removes itself from it when it is lost."""
 
     __slots__ = ("_connections",)
 
     MASKED = True
+    _encode = staticmethod(frames.encode)
 
     def __init__(
         self,
         transport: asyncio.Transport,
         listener: Listener,
         context: ConnectionContext,
-        connections: set[ServerConnection],
+        connections: set[Any],
         *,
         deflate: bool = False,
     ) -> None:
@@ -36,8 +38,5 @@ class ServerConnection(FramedConnection):
         self._connections.discard(self)
         super().connection_lost(exc)
 
-    def _encode(self, first: int, payload: bytes) -> bytes:
-        return frames.encode(first, payload)
-
     def _handshake_done(self) -> None:
-        self.transport.close()
+        self.disconnect()

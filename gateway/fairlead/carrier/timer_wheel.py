@@ -3,8 +3,8 @@
 One `TimerWheel` serves all connections of an event loop; its creator starts and stops it. It ticks every half second.
 Timeouts of one length wait in one queue in order of time, so a tick examines only those that have expired. Each
 connection has a small counter that incoming data resets and the wheel increments. A message therefore needs no clock
-and no timer, and an idle connection needs no memory beyond one set entry. A tick with much work does it in slices of
-some milliseconds, so that the event loop can do other work in between.
+and no timer, and an idle connection no memory beyond one set entry, or none if it is found in a table of its owner. A
+tick with much work does it in slices of some milliseconds, so that the event loop can do other work in between.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -43,6 +44,19 @@ class Visited(Protocol):
     """An object that a timer wheel visits. It counts its own silent visits."""
 
     def visit(self) -> None: ...
+
+
+class VisitedGroup(Protocol):
+    """Objects that a timer wheel visits without an entry for each of them: their owner finds them in a table that it
+    has anyway. Visiting one of them after its end has no effect.
+    """
+
+    def part(self, number: int, parts: int) -> Iterable[Visited]:
+        """One of `parts` parts of the group. Each object is always in the same part."""
+        ...
+
+    @property
+    def connections(self) -> int: ...
 
 
 class TimeoutQueue:
@@ -105,6 +119,7 @@ class TimerWheel:
         self._clock = clock
         self._queues: dict[float, TimeoutQueue] = {}
         self._buckets: list[set[Visited]] = [set() for _ in range(BUCKETS)]
+        self._groups: list[VisitedGroup] = []
         self._next = 0
         self._owed = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -150,9 +165,15 @@ class TimerWheel:
     def unwatch(self, watched: Visited) -> None:
         self._buckets[(id(watched) >> 4) % BUCKETS].discard(watched)
 
+    def watch_group(self, group: VisitedGroup) -> None:
+        self._groups.append(group)
+
+    def unwatch_group(self, group: VisitedGroup) -> None:
+        self._groups.remove(group)
+
     def __len__(self) -> int:
         """The number of connections that are watched."""
-        return sum(map(len, self._buckets))
+        return sum(map(len, self._buckets)) + sum(group.connections for group in self._groups)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(self.tick, self._tick, loop)
@@ -185,10 +206,10 @@ class TimerWheel:
         while self._owed >= 1:
             self._owed -= 1
             bucket = self._buckets[self._next]
+            alone = (one for one in tuple(bucket) if one in bucket)  # without those that are unwatched meanwhile
+            grouped = [group.part(self._next, BUCKETS) for group in self._groups]
             self._next = (self._next + 1) % BUCKETS
-            for count, watched in enumerate(tuple(bucket)):
-                if watched not in bucket:
-                    continue  # it was unwatched since the previous slice
+            for count, watched in enumerate(chain(alone, *grouped)):
                 try:
                     watched.visit()
                 except Exception:

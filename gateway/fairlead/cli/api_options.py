@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from fairlead.cli.contexts.selected import apply_context, context_option, selected_context
+from fairlead.cli.contexts.selected import (
+    apply_context,
+    context_option,
+    selected_context,
+    selected_tenant,
+    tenant_option,
+)
 
 if TYPE_CHECKING:
     from fairlead.client import Client
@@ -21,11 +27,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 T = TypeVar("T")
 
+APPROVAL = "fairlead.approval"
+"""Where the context of a command keeps the id of an approval."""
 DEFAULT_API = "http://127.0.0.1:8081"
 
 
 def api_options(command: F) -> F:
-    """Add --api and --token, which `call_api` takes, and --context, which goes behind them."""
+    """Add --api and --token, which `call_api` takes, --context, which goes behind them, and --tenant."""
     api = click.option(
         "--api",
         envvar="FAIRLEAD_API",
@@ -44,7 +52,7 @@ def api_options(command: F) -> F:
         help="Platform token. Prefer the environment variable: flags are visible in process lists. For an API on this "
         "machine it defaults to the development token, and with a context to that of `fairlead login`.",
     )
-    return context_option(api(token(command)))
+    return context_option(api(token(tenant_option(command))))
 
 
 def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]], signer: Signer | None = None) -> T:
@@ -67,7 +75,25 @@ async def connect(api: str, token: str | None, signer: Signer | None = None) -> 
         check_address(one)  # a malformed URL is reported before a missing token
     selected = selected_context()
     trust = None if selected is None else selected.trust()
-    return Client(api, token or await default_token(api), ssl=trust, signer=signer)
+    context = click.get_current_context(silent=True)
+    approval = "" if context is None else str(context.meta.get(APPROVAL, ""))
+    return Client(
+        api, token or await default_token(api), ssl=trust, signer=signer, approval=approval, tenant=selected_tenant()
+    )
+
+
+def approval_option(command: F) -> F:
+    """Add --approval to a command that starts something; `call_api` reads it."""
+
+    def keep(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+        if value:
+            ctx.meta[APPROVAL] = value
+
+    option = click.option(
+        "--approval", metavar="ID", expose_value=False, callback=keep,
+        help="The approval of a second person, if the method needs one: fairlead approvals ls.",
+    )  # fmt: skip
+    return option(command)
 
 
 async def default_token(api: str) -> str:

@@ -13,6 +13,7 @@ from fairlead.errors import (
     AgentOffline,
     AgentOnline,
     AgentUnknown,
+    ApprovalRequired,
     BusUnavailable,
     CommandUnknown,
     ConfigError,
@@ -22,7 +23,9 @@ from fairlead.errors import (
     InvalidRequest,
     NodeBusy,
     PermissionDenied,
+    QuotaExceeded,
     RecordLost,
+    ResultsDropped,
     ResultsTrimmed,
     Unauthorized,
     Unavailable,
@@ -34,6 +37,7 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
         Unauthorized,
         "set FAIRLEAD_TOKEN to the gateway's `platform_token` or to a service token, or log in with `fairlead login`",
     ),
+    (ApprovalRequired, "when it is approved, repeat the same command with --approval ID"),
     (PermissionDenied, "`fairlead auth whoami` shows your roles"),
     (Forbidden, "use a name that the gateway knows, or add this one to its `allowed_hosts` or `allowed_origins`"),
     (AgentOnline, "stop the agent itself: `fairlead agents disconnect AGENT` closes its link, but it connects again"),
@@ -43,9 +47,15 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
         ResultsTrimmed,
         "a window keeps only what has not been read: start at the offset that the message names, or run it again",
     ),
+    (
+        ResultsDropped,
+        "`fairlead results --from OFFSET`, with the offset that the message names, shows how it ended; the gateway's "
+        "`results_limit` and `method_results_limit` say how much is kept",
+    ),
     (RecordLost, "Redis has lost its data: check whether the command had its effect before you run it again"),
     (AgentOffline, "`fairlead why AGENT` shows the reason; --queue SECONDS waits for the agent"),
     (BusUnavailable, "the gateway has lost its Redis and reconnects by itself: try again in a few seconds"),
+    (QuotaExceeded, "`fairlead tenants ls` shows the quotas to an administrator of the gateway"),
     (NodeBusy, "try again in a few seconds"),
     (
         ConnectionRefused,
@@ -59,7 +69,8 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
 _FIELD_ADVICE = {
     "selector": "for example: --selector 'env in (prod,dev),os=linux,!retired'",
     "from": "`fairlead results ID` shows all stored results",
-    "id": "`fairlead why AGENT` lists the ids of its open commands",
+    "id": "`fairlead commands ls` lists the commands that have not ended",
+    "run": "`fairlead runs ls` lists runs",
     "api": "use --api http://HOST:8081 or FAIRLEAD_API",
 }
 """The next step for an invalid field, where the message alone is not enough."""
@@ -86,6 +97,8 @@ def report_error(error: FairleadError) -> None:
 def _advice(error: FairleadError) -> str:
     if error.code == "cluster_unavailable":
         return "`kubectl cluster-info` shows whether the cluster answers"
+    if error.details.get("state") == "denied":
+        return "`fairlead approvals show ID` says who has denied it"
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return advice

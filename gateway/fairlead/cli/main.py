@@ -27,16 +27,22 @@ COMMANDS = {
         name: f"fairlead.cli.commands.{name}:{name}"
         for name in ("agent", "call", "cp", "demo", "doctor", "serve", "shell", "swarm")
     },
-    **{name: f"fairlead.cli.fleet.{name}:{name}" for name in ("agents", "events", "nodes", "top", "why")},
+    **{
+        name: f"fairlead.cli.fleet.{name}:{name}"
+        for name in ("agents", "commands", "events", "methods", "nodes", "store", "tenants", "top", "why")
+    },
+    "redis": "fairlead.cli.redis.commands:redis",
     "exec": "fairlead.cli.commands.exec:exec_",
     "results": "fairlead.cli.commands.exec:results",
     "cancel": "fairlead.cli.commands.exec:cancel",
     "run": "fairlead.cli.runs.run:run",
     "runs": "fairlead.cli.runs.run:runs",
+    "schedules": "fairlead.cli.runs.schedules:schedules",
     "drain": "fairlead.cli.operations.commands:drain",
     "rebalance": "fairlead.cli.operations.commands:rebalance",
     "disconnect": "fairlead.cli.operations.commands:disconnect",
     "audit": "fairlead.cli.access.audit:audit",
+    "approvals": "fairlead.cli.access.approvals:approvals",
     "auth": "fairlead.cli.access.auth:auth",
     "tokens": "fairlead.cli.access.tokens:tokens",
     "context": "fairlead.cli.access.context:context",

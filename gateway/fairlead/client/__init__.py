@@ -14,16 +14,23 @@ Errors are those of `fairlead.errors`: a problem document with code `agent_offli
 and `run_models` are the types of the answers, `transport` sends requests to one address or several, `result_lines`
 parses streams, and `problem_details` turns errors into exceptions."""
 
+from fairlead.client.access.approvals import ApprovalInfo, Approvals
+from fairlead.client.access.pending_agents import PendingAgentInfo, PendingAgents
 from fairlead.client.client import Client
 from fairlead.client.command import Command
+from fairlead.client.events.acknowledgements import Acknowledgements
+from fairlead.client.events.event_groups import EventGroupInfo, EventGroupRequests
+from fairlead.client.events.event_sinks import DeadLetterInfo, EventSinkInfo, EventSinkRequests, RetriedLetterInfo
 from fairlead.client.models import (
     Agent,
     AgentDetail,
     AgentEvent,
+    ChangedFact,
     Chunk,
     End,
     EnrolmentTokenInfo,
     Exit,
+    FactChange,
     FailedCommand,
     Failure,
     Identity,
@@ -31,6 +38,8 @@ from fairlead.client.models import (
     Latency,
     Link,
     LostEvents,
+    MethodInfo,
+    NeededApproval,
     NewEnrolmentToken,
     NewToken,
     NodeInfo,
@@ -39,24 +48,35 @@ from fairlead.client.models import (
     Ranking,
     TokenInfo,
 )
-from fairlead.client.pending_agents import PendingAgentInfo, PendingAgents
+from fairlead.client.open_commands import CommandTarget, OpenCommand
 from fairlead.client.run import FollowedRun, RunRequests
-from fairlead.client.run_models import EndedGroup, EndedTarget, RunPreview, RunProgress, RunStatus
+from fairlead.client.run_models import EndedGroup, EndedTarget, ListedRun, RunPreview, RunProgress, RunStatus
 from fairlead.client.transport import ConnectionLost, addresses, check_address
 
 __all__ = [
+    "Acknowledgements",
     "Agent",
     "AgentDetail",
     "AgentEvent",
+    "ApprovalInfo",
+    "Approvals",
+    "ChangedFact",
     "Chunk",
     "Client",
     "Command",
+    "CommandTarget",
     "ConnectionLost",
+    "DeadLetterInfo",
     "End",
     "EndedGroup",
     "EndedTarget",
     "EnrolmentTokenInfo",
+    "EventGroupInfo",
+    "EventGroupRequests",
+    "EventSinkInfo",
+    "EventSinkRequests",
     "Exit",
+    "FactChange",
     "FailedCommand",
     "Failure",
     "FollowedRun",
@@ -64,15 +84,20 @@ __all__ = [
     "LastLink",
     "Latency",
     "Link",
+    "ListedRun",
     "LostEvents",
+    "MethodInfo",
+    "NeededApproval",
     "NewEnrolmentToken",
     "NewToken",
     "NodeInfo",
+    "OpenCommand",
     "PendingAgentInfo",
     "PendingAgents",
     "Permission",
     "RankedLink",
     "Ranking",
+    "RetriedLetterInfo",
     "RunPreview",
     "RunProgress",
     "RunRequests",

@@ -6,6 +6,7 @@ the errors of requests, and `command` follows a command.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 import ssl as tls
 from collections.abc import AsyncIterator, Collection, Mapping
@@ -15,8 +16,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from fairlead.client.access.approvals import Approvals
+from fairlead.client.access.pending_agents import PendingAgents
 from fairlead.client.command import NDJSON, Command
 from fairlead.client.event_reader import EventReader
+from fairlead.client.events.event_groups import EventGroupRequests
+from fairlead.client.events.event_sinks import EventSinkRequests
 from fairlead.client.models import (
     Agent,
     AgentDetail,
@@ -24,15 +29,18 @@ from fairlead.client.models import (
     EnrolmentTokenInfo,
     Identity,
     Link,
+    MethodInfo,
     NewEnrolmentToken,
     NewToken,
     NodeInfo,
     Permission,
     Ranking,
+    TenantInfo,
     TokenInfo,
 )
-from fairlead.client.pending_agents import PendingAgents
+from fairlead.client.open_commands import OpenCommandRequests
 from fairlead.client.run import RunRequests
+from fairlead.client.schedules import ScheduleRequests
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError, InvalidRequest
@@ -47,6 +55,7 @@ T = TypeVar("T")
 class _Page(msgspec.Struct):
     agents: list[Agent]
     cursor: str | None = None
+    count: int | None = None
 
 
 class _Nodes(msgspec.Struct):
@@ -65,6 +74,14 @@ class _EnrolmentTokens(msgspec.Struct):
     tokens: list[EnrolmentTokenInfo]
 
 
+class _Tenants(msgspec.Struct):
+    tenants: list[TenantInfo]
+
+
+class _Methods(msgspec.Struct):
+    methods: list[MethodInfo]
+
+
 class _RevokedKey(msgspec.Struct):
     key: str
 
@@ -80,14 +97,35 @@ class Client:
     """
 
     def __init__(
-        self, api: str, token: str, *, ssl: tls.SSLContext | None = None, signer: Signer | None = None
+        self,
+        api: str,
+        token: str,
+        *,
+        ssl: tls.SSLContext | None = None,
+        signer: Signer | None = None,
+        approval: str = "",
+        tenant: str = "",
     ) -> None:
-        """With a `signer`, every command is signed, for agents that run no other."""
-        self._transport = Transport(api, token, ssl)
-        self.runs = RunRequests(self._transport)
-        """The requests about runs: one method on many agents."""
+        """With a `signer`, every command and run is signed, for agents that run no other. What is posted names the
+        `approval`, which takes the place of an Idempotency-Key and is for one command or run. A `tenant` has to be
+        named by callers of several, and by whoever has the platform token, which otherwise stands for the default
+        tenant."""
+        self._transport = Transport(api, token, ssl, approval, tenant)
         self._signer = signer
+        self.runs = RunRequests(self._transport, signer)
+        """The requests about runs: one method on many agents."""
+        self.schedules = ScheduleRequests(self._transport)
+        """Those about runs that begin again and again."""
+        self.commands = OpenCommandRequests(self._transport)
+        """Those about the commands that have not ended."""
         self.pending_agents = PendingAgents(self._transport)
+        """Those about agents that wait for an administrator."""
+        self.approvals = Approvals(self._transport)
+        """Those for an approval of a second person."""
+        self.event_groups = EventGroupRequests(self._transport)
+        """Those about groups of readers that share events."""
+        self.event_sinks = EventSinkRequests(self._transport)
+        """Those about the sinks that events are delivered to, and what could not be delivered."""
 
     async def __aenter__(self) -> Client:
         return self
@@ -118,6 +156,12 @@ class Client:
             if page.cursor in (None, "", cursor):
                 return
             cursor = page.cursor
+
+    async def count_agents(self, selector: str = "", state: str = "") -> int:
+        """How many agents match, as `agents` takes it."""
+        params = {"limit": "1", "count": "true", "selector": selector, "state": state}
+        page = await self._get("/v1/agents", _Page, {name: value for name, value in params.items() if value})
+        return page.count or 0
 
     async def agent(self, agent: str) -> AgentDetail:
         """Raises AgentUnknown."""
@@ -150,6 +194,13 @@ class Client:
         request = Request("PATCH", _path(agent), None, {"Content-Type": "application/json"}, body)
         return (await self._ask(request, _Labels)).labels
 
+    async def store_content(self, data: bytes) -> str:
+        """Store octets once for any number of commands, at most 1 MiB; returns their digest, which `content` takes."""
+        digest = hashlib.sha256(data).hexdigest()
+        headers = {"Content-Type": "application/octet-stream"}
+        await self._transport.call(Request("PUT", f"/v1/contents/{digest}", None, headers, data))
+        return digest
+
     def command(
         self,
         agent: str,
@@ -163,6 +214,7 @@ class Client:
         retry: Literal["never", "safe"] = "never",
         key: str | None = None,
         takes_input: bool = False,
+        content: str = "",
     ) -> Command:
         """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes the
         other arguments.
@@ -170,6 +222,7 @@ class Client:
         `queue`: the maximum number of seconds to wait for an agent that is offline. `key` is the Idempotency-Key: two
         posts with the same key are one command. Every command has a key of its own unless you pass one. A signed
         command has an id in place of a key, and gets input only if `takes_input` says so: the signature covers that.
+        `content` is what `store_content` has returned, for a method that asks for it, such as `script`.
         """
         octets = msgspec.json.encode({} if payload is None else payload)
         order: dict[str, object] = {
@@ -180,10 +233,8 @@ class Client:
             "lane": lane,
             "on_offline": "fail" if queue is None else {"queue": queue},
         }
-        if retain != "all":
-            order["retain"] = retain
-        if retry != "never":
-            order["retry"] = retry
+        optional = (("retain", retain, "all"), ("retry", retry, "never"), ("content", content, ""))
+        order |= {name: value for name, value, default in optional if value != default}
         headers = {"Accept": NDJSON, "Content-Type": "application/json"}
         if self._signer is not None:
             if key is not None:
@@ -194,11 +245,11 @@ class Client:
             async def sign() -> Request:
                 signature = await signed.sign(method, octets, lane, retry, valid)
                 body = {**order, "id": signed.id, "signature": signature}
-                return Request("POST", "/v1/commands", None, headers, msgspec.json.encode(body))
+                return Request("POST", "/v1/commands", self._transport.approved, headers, msgspec.json.encode(body))
 
             return Command(self._transport, sign, signed=signed)
         headers["Idempotency-Key"] = key or secrets.token_hex(16)
-        post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
+        post = Request("POST", "/v1/commands", self._transport.approved, headers, msgspec.json.encode(order))
         return Command(self._transport, post)
 
     def events(
@@ -210,12 +261,21 @@ class Client:
         after: str = "",
         since: int | None = None,
         follow: bool = True,
+        group: str = "",
+        window: int = 100,
+        ack_within: int = 60,
     ) -> EventReader:
         """The events of agents, to iterate over: those after the offset `after`, of the last `since` seconds, or all
-        that are kept; with `follow`, those that come later too. `type` may end with `*`."""
+        that are kept; with `follow`, those that come later too. `type` may end with `*`.
+
+        All readers of a `group` share its events. Pass the offset of each to `event_groups.acknowledge` within
+        `ack_within` seconds, or another reader gets it; one that has `window` of them gets no more.
+        """
         if agent:
             check_agent_id(agent)
-        query = {"agent": agent, "type": type, "selector": selector}
+        query: dict[str, str | int] = {"agent": agent, "type": type, "selector": selector}
+        if group:
+            query |= {"group": group, "window": window, "ack_within": ack_within}
         return EventReader(self._transport, query, after=after, since=since, follow=follow)
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
@@ -236,6 +296,14 @@ class Client:
         """Whether the caller may run `method`, or use `verb`: on an agent, on all that match a selector, or on all."""
         given = {"method": method, "verb": verb, "agent": agent, "selector": selector}
         return await self._get("/v1/auth/can-i", Permission, {name: value for name, value in given.items() if value})
+
+    async def methods(self) -> list[MethodInfo]:
+        """The library of methods, ordered by name."""
+        return (await self._get("/v1/methods", _Methods)).methods
+
+    async def tenants(self) -> list[TenantInfo]:
+        """All tenants with what each has of its quotas, for the administrator of all of them."""
+        return (await self._get("/v1/tenants", _Tenants)).tenants
 
     async def tokens(self) -> list[TokenInfo]:
         """All service tokens."""

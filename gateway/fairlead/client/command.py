@@ -54,11 +54,15 @@ class Command:
         """How the command ended; None until its output has been read to the end."""
         self.recorded = False
         """Whether the gateway records what the terminal shows."""
+        self.replayed = False
+        """Whether an earlier post has started it, with the same Idempotency-Key or approval."""
         self._transport = transport
         self._post = post
         self._signed = signed
         self._follow = follow
         self._reader: AsyncGenerator[Started | Chunk] = self._read()
+        self._posted = False
+        """Whether a post was sent but not answered, so that it is unknown whether the command exists."""
         self._sent = 0
         """The number of chunks of input sent."""
         self._sending = asyncio.Lock()
@@ -85,7 +89,8 @@ class Command:
         await self._reader.aclose()
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """The output, in order. Raises Unavailable when no node answers for a while, RecordLost, ResultsTrimmed."""
+        """The output, in order. Raises Unavailable when no node answers for a while, RecordLost, ResultsTrimmed,
+        ResultsDropped."""
         async for one in self._reader:
             if isinstance(one, Chunk):
                 yield one
@@ -142,8 +147,6 @@ class Command:
     async def _read(self) -> AsyncGenerator[Started | Chunk]:
         """Read the stream, opening it again when it breaks, until its end or until the retries are used up."""
         failures = 0
-        posted = False
-        """Whether a post was sent but not answered, so that it is unknown whether the command exists."""
         while True:
             opened, before = time.monotonic(), self.next
             try:
@@ -167,13 +170,13 @@ class Command:
                     return
                 raise ConnectionLost(f"the stream of {self.id or 'the command'} ended before the command did")
             except (ConnectionRefused, Unavailable) as e:
-                posted = posted or isinstance(e, ConnectionLost)
+                self._posted = self._posted or isinstance(e, ConnectionLost)
                 if self.id:
                     final = not _is_retryable(e)
                 else:
                     # A refusal is an answer of the gateway. Only a post without an answer is repeated, with the same
                     # key.
-                    final = not posted or not isinstance(e, ConnectionLost | ConnectionRefused)
+                    final = not self._posted or not isinstance(e, ConnectionLost | ConnectionRefused)
                 if self.next > before or time.monotonic() - opened > STABLE:
                     failures = 0
                 if final or failures == RETRIES:
@@ -196,6 +199,7 @@ class Command:
         if isinstance(line, Started):
             first = not self.id
             self.id, self.recorded = line.id, line.recorded
+            self.replayed = line.replayed and not self._posted  # otherwise it may be this post that had no answer
             return line if first else None
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1

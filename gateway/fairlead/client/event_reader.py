@@ -2,6 +2,7 @@
 
 Made by `Client.events`. The reader knows the offset of what it has given to its caller, so a stream that breaks is
 opened again after that, at the same node or the next. An event that the agent repeated comes twice, with the same id.
+A reader of a group gets what no other has, and after a lost connection whatever was not acknowledged in time.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class _Line(msgspec.Struct):
     time: str | None = None
     data: object = None
     data_base64: str | None = None
+    attempt: int = 1
     lost: LostEvents | None = None
     error: Failure | None = None
 
@@ -47,10 +49,11 @@ EventLine = AgentEvent | LostEvents | _Passed
 
 
 class EventReader:
-    """Iterate over it. `offset` is the position after what was read last, with which another reader can go on."""
+    """Iterate over it. `offset` is the position after what was read last, with which another reader can go on. With
+    `group` in the query, the group has its own, and `after` and `since` say where it begins."""
 
     def __init__(
-        self, transport: Transport, query: Mapping[str, str], *, after: str, since: int | None, follow: bool
+        self, transport: Transport, query: Mapping[str, str | int], *, after: str, since: int | None, follow: bool
     ) -> None:
         self.offset = after
         self._transport = transport
@@ -63,18 +66,20 @@ class EventReader:
         a while, and every error that repeating the request does not resolve."""
         failures = 0
         while True:
-            opened, before = time.monotonic(), self.offset
+            opened, begun = time.monotonic(), False
             try:
                 async with self._transport.stream(self._request(), _lines_of) as lines:
                     async for line in lines:
-                        self.offset = line.offset
+                        begun = True
+                        if "group" not in self._query:
+                            self.offset = line.offset
                         if not isinstance(line, _Passed):
                             yield line
                 if not self._follow:
                     return
                 raise ConnectionLost("the stream of events ended although it is followed")
             except (ConnectionRefused, Unavailable) as e:
-                if self.offset != before or time.monotonic() - opened > STABLE:
+                if begun or time.monotonic() - opened > STABLE:
                     failures = 0
                 if failures == RETRIES or not (isinstance(e, ConnectionRefused) or e.temporary):
                     raise
@@ -106,7 +111,7 @@ async def _lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[EventLine]:
         elif line.agent:
             yield AgentEvent(
                 offset=line.offset, agent=line.agent, type=line.type, id=line.id, time=line.time, data=line.data,
-                data_base64=line.data_base64,
+                data_base64=line.data_base64, attempt=line.attempt,
             )  # fmt: skip
         elif line.offset:
             yield _Passed(line.offset)

@@ -25,6 +25,8 @@ class Agent:
     labels: dict[str, str] = field(default_factory=dict)
     labels_lost: str | None = None
     """When its labels were lost together with the data in Redis, if they have not been set again."""
+    cloned: str | None = None
+    """When two copies of the agent were last found to use its key; None if not within a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +49,34 @@ class FailedCommand:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedFact:
+    """The value of a fact before and after a change; None for none."""
+
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FactChange:
+    """Facts that a new link of the agent told anew. `more` counts further ones, which are too long to be kept."""
+
+    at: str
+    facts: dict[str, ChangedFact]
+    more: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDetail(Agent):
-    """An agent, its newest link, its open commands and its recent failures."""
+    """An agent, its newest link, its open commands, its recent failures and the last changes of its facts."""
 
     link: LastLink
     last_reason: str | None = None
     recent_failures: list[FailedCommand] = field(default_factory=list)
     """The latest first, five at most."""
     open_commands: list[str] = field(default_factory=list)
+    fact_changes: list[FactChange] = field(default_factory=list)
+    """The latest first, five at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +206,17 @@ class NewEnrolmentToken(EnrolmentTokenInfo):
 
 
 @dataclass(frozen=True, slots=True)
+class NeededApproval:
+    """Methods that need the approval of another person, with one of the roles `approvers`, on the agents that `agents`
+    describes in the words of the file of roles; `always` on all that the question is about."""
+
+    methods: list[str] = field(default_factory=list)
+    agents: str = ""
+    approvers: list[str] = field(default_factory=list)
+    always: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Identity:
     """Who the caller is. `expires` is set for a service token and for a user, `issuer` and `groups` only for a user."""
 
@@ -196,6 +228,9 @@ class Identity:
     expires: str | None = None
     issuer: str | None = None
     groups: list[str] = field(default_factory=list)
+    tenant: str = "default"
+    approvals: list[NeededApproval] = field(default_factory=list)
+    """What the caller starts only with the approval of another person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +248,32 @@ class Permission:
     allowed: bool
     reason: str = ""
     rules: list[AllowingRule] = field(default_factory=list)
+    approvals: list[NeededApproval] = field(default_factory=list)
+    """The approvals of other persons that it needs besides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodInfo:
+    """A built-in method of agents. `effect` is reads, changes or runs, `allowed` says whether the caller may run it on
+    some agents, and the others are JSON Schemas."""
+
+    name: str
+    text: str = ""
+    effect: str = ""
+    allowed: bool = False
+    input: bool = False
+    output: list[str] = field(default_factory=list)
+    arguments: dict[str, object] = field(default_factory=dict)
+    result: dict[str, object] | None = None
+    row: dict[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvent:
     """An event of an agent. `id` is the agent's own: an event that comes twice has the same. `offset` is its position
     among the events of the fleet. `data` is the decoded JSON; if the agent sent something else, `data` is None and
-    `data_base64` has the bytes. `time` is RFC 3339, by the agent's clock.
+    `data_base64` has the bytes. `time` is RFC 3339, by the agent's clock. `attempt` is given to readers of a group: 2
+    and more if another one had the event before and did not acknowledge it.
     """
 
     offset: str
@@ -229,11 +283,12 @@ class AgentEvent:
     time: str | None = None
     data: object = None
     data_base64: str | None = None
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LostEvents:
-    """Events that were removed before they were read: those up to `offset`."""
+    """Events that were removed before they were read, or before a group acknowledged them: those up to `offset`."""
 
     offset: str
 
@@ -268,7 +323,8 @@ class Exit:
 @dataclass(frozen=True, slots=True)
 class End:
     """How a command ended. `payload` is the decoded JSON, in the method's own shape. If the agent returned something
-    that is not JSON, `payload` is None and `payload_base64` has the bytes.
+    that is not JSON, `payload` is None and `payload_base64` has the bytes. `dropped` says that the output, and a large
+    payload, were dropped after the end, to make room for others.
     """
 
     agent: str
@@ -278,6 +334,7 @@ class End:
     total: int = 0
     truncated: bool = False
     payload_base64: str | None = None
+    dropped: bool = False
 
     def exit(self) -> Exit:
         """The payload as the result of `exec`; an empty Exit if it is something else."""
@@ -285,3 +342,23 @@ class End:
             return msgspec.convert(self.payload, Exit)
         except msgspec.MsgspecError:
             return Exit()
+
+
+class QuotaInfo(msgspec.Struct):
+    """None for no quota."""
+
+    agents: int | None = None
+    open_commands: int | None = None
+    command_rate: int | None = None
+    run_concurrency: int | None = None
+    events_bytes: int | None = None
+
+
+class TenantInfo(msgspec.Struct):
+    """A tenant, with what it has of its quotas. What has no quota is not counted."""
+
+    name: str
+    agents: int
+    open_commands: int | None = None
+    run_concurrency: int | None = None
+    quotas: QuotaInfo = field(default_factory=QuotaInfo)

@@ -14,6 +14,7 @@ from fairlead.errors import (
     AgentOffline,
     AgentOnline,
     AgentUnknown,
+    ApprovalRequired,
     BusUnavailable,
     CommandUnknown,
     FairleadError,
@@ -24,9 +25,11 @@ from fairlead.errors import (
     NodeBusy,
     OutcomeUnknown,
     PermissionDenied,
+    QuotaExceeded,
     Rebuilding,
     RecordExpired,
     RecordLost,
+    ResultsDropped,
     ResultsTrimmed,
     Throttled,
     Unauthorized,
@@ -39,10 +42,12 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         InvalidRequest,
         Forbidden,
         PermissionDenied,
+        ApprovalRequired,
         Unauthorized,
         AgentUnknown,
         CommandUnknown,
         ResultsTrimmed,
+        ResultsDropped,
         RecordExpired,
         IdempotencyConflict,
         InputConflict,
@@ -54,6 +59,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         Rebuilding,
         AgentOffline,
         NodeBusy,
+        QuotaExceeded,
         Throttled,
     )
 }
@@ -65,6 +71,8 @@ class _ProblemBody(msgspec.Struct):
     detail: str = ""
     temporary: bool = False
     field: str | None = None
+    approval: str | None = None
+    state: object = None
 
 
 def error_class(code: str, otherwise: type[FairleadError]) -> type[FairleadError]:
@@ -87,4 +95,6 @@ def error_of_answer(address: str, status: int, body: bytes) -> FairleadError:
     details: dict[str, object] = {"status": status, "code": document.code}
     if document.field is not None:
         details["field"] = document.field
+    if document.approval is not None:
+        details |= {"approval": document.approval, "state": document.state}
     return error_class(document.code, otherwise)(document.detail or document.title or f"HTTP {status}", **details)

@@ -26,6 +26,7 @@ class Started:
     id: str
     state: str
     recorded: bool = False
+    replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class _Line(msgspec.Struct):
     id: str | None = None
     state: str = ""
     recorded: bool = False
+    replayed: bool = False
     offset: int | None = None
     agent: str = ""
     n: int = 0
@@ -103,4 +105,4 @@ def read(raw: bytes) -> Line | None:
         # The stream cannot continue, for now or at all.
         kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
         raise kind(line.error.message, code=line.error.code)
-    return Started(line.id, line.state, line.recorded) if line.id is not None else None
+    return Started(line.id, line.state, line.recorded, line.replayed) if line.id is not None else None

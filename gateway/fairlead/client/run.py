@@ -19,9 +19,10 @@ import msgspec
 from fairlead.client.command import NDJSON, RETRIES, RETRY
 from fairlead.client.problem_details import error_class
 from fairlead.client.result_lines import split_lines
-from fairlead.client.run_models import EndedTarget, RunPreview, RunProgress, RunStatus
+from fairlead.client.run_models import EndedTarget, ListedRun, RunPreview, RunProgress, RunStatus
+from fairlead.client.signer import Signer, sign_run
 from fairlead.client.transport import ConnectionLost, Request, Transport
-from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
+from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, Unavailable
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ class _AcceptedRun(msgspec.Struct):
     id: str
     targets: int
     undecided: int = 0
+    replayed: bool = False
 
 
 class _RunLine(msgspec.Struct):
@@ -64,6 +66,8 @@ class FollowedRun:
         """How many there are; 0 for a run that was attached to."""
         self.undecided = undecided
         """Agents that were left out because the selector asks for labels that were lost."""
+        self.replayed = False
+        """Whether an earlier post has started it, with the same Idempotency-Key or approval."""
         self.end: RunProgress | None = None
         self._transport = transport
 
@@ -112,11 +116,17 @@ class FollowedRun:
         return line.progress
 
 
+class _RunPage(msgspec.Struct):
+    runs: list[ListedRun]
+    cursor: str | None = None
+
+
 class RunRequests:
     """The requests about runs as methods."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, signer: Signer | None = None) -> None:
         self._transport = transport
+        self._signer = signer
 
     async def begin(
         self,
@@ -130,10 +140,31 @@ class RunRequests:
     ) -> FollowedRun:
         """Run a method on many agents: on those of a list, or on all that match a selector (`*` for all). `pace` has
         the other members of the request, such as `concurrency`: docs/api.md describes them. `key` is the
-        Idempotency-Key, of which every run has one of its own unless you pass one."""
+        Idempotency-Key, of which every run has one of its own unless you pass one. A signed run has an id in its
+        place, and a list of agents: the signature is for these. Raises InvalidRequest for any other."""
         order = _order(method, payload, agents, selector, pace or {})
-        accepted = await self._post(order, key or secrets.token_hex(16), _AcceptedRun)
-        return FollowedRun(self._transport, accepted.id, 0, accepted.targets, accepted.undecided)
+        if self._signer is None:
+            accepted = await self._post(order, key or secrets.token_hex(16), _AcceptedRun)
+        else:
+            accepted = await self._post(await self._signed(self._signer, order, key), "", _AcceptedRun)
+        return self._followed(accepted)
+
+    async def _signed(self, signer: Signer, order: Mapping[str, object], key: str | None) -> dict[str, object]:
+        agents = order.get("agents")
+        if not isinstance(agents, list):
+            raise InvalidRequest(
+                "a run is signed for the agents that its caller names: expected agents, and no selector (`preview` "
+                "says which agents a selector matches)",
+                field="agents",
+            )
+        if key is not None:
+            raise InvalidRequest("a signed run has no Idempotency-Key: its id takes that place", field="key")
+        payload = msgspec.json.encode(order["payload"])
+        run, signature = await sign_run(
+            signer, str(order["method"]), payload, str(order.get("lane", "bulk")), str(order.get("retry", "never")),
+            float(str(order.get("run_deadline", 3600.0))), agents,
+        )  # fmt: skip
+        return {**order, "payload": msgspec.Raw(payload), "id": run, "signature": signature}
 
     async def preview(
         self, method: str, payload: object = None, *, agents: Collection[str] | None = None, selector: str = ""
@@ -146,6 +177,30 @@ class RunRequests:
         """A run that was posted before, with its results from offset `start` on."""
         return FollowedRun(self._transport, check_command_id(run), start)
 
+    async def retry(self, run: str, *, states: Collection[str] | None = None, key: str | None = None) -> FollowedRun:
+        """Run the method of a run again on those of its targets that ended in one of `states`: by default all that
+        failed."""
+        order = {} if states is None else {"states": list(states)}
+        path = f"/v1/runs/{check_command_id(run)}/retry"
+        accepted = await self._post(order, key or secrets.token_hex(16), _AcceptedRun, path)
+        return self._followed(accepted)
+
+    def _followed(self, accepted: _AcceptedRun) -> FollowedRun:
+        run = FollowedRun(self._transport, accepted.id, 0, accepted.targets, accepted.undecided)
+        run.replayed = accepted.replayed
+        return run
+
+    async def list(self, *, state: str | None = None) -> AsyncGenerator[ListedRun]:
+        """The runs that the caller may see, the newest first."""
+        params: dict[str, str | int] = {} if state is None else {"state": state}
+        while True:
+            page = await self._ask(Request("GET", "/v1/runs", params), _RunPage)
+            for one in page.runs:
+                yield one
+            if page.cursor is None:
+                return
+            params["cursor"] = page.cursor
+
     async def get(self, run: str) -> RunStatus:
         """The state of a run."""
         return await self._ask(Request("GET", f"/v1/runs/{check_command_id(run)}"), RunStatus)
@@ -156,14 +211,17 @@ class RunRequests:
         request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}")
         return await self._ask(request, RunStatus)
 
-    async def _post(self, order: Mapping[str, object], key: str, kind: type[T]) -> T:
+    async def _post(self, order: Mapping[str, object], key: str, kind: type[T], path: str = "/v1/runs") -> T:
         """Post a run, again if its answer was lost: the key makes it the same run."""
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-        request = Request("POST", "/v1/runs", None, headers, msgspec.json.encode(order))
+        headers = {"Content-Type": "application/json"} | ({"Idempotency-Key": key} if key else {})
+        request = Request("POST", path, self._transport.approved, headers, msgspec.json.encode(order))
         failures = 0
         while True:
             try:
-                return await self._ask(request, kind)
+                answer = await self._ask(request, kind)
+                if failures and isinstance(answer, _AcceptedRun):
+                    answer.replayed = False  # the post that had no answer may have begun it
+                return answer
             except ConnectionLost:
                 failures += 1
                 if failures > RETRIES:

@@ -21,7 +21,7 @@ class RunProgress:
 @dataclass(frozen=True, slots=True)
 class EndedTarget:
     """How one target of a run ended. `command` is the id of its command, and `output` has what it wrote: the first 64
-    KiB."""
+    KiB, and nothing if it was `dropped` after the end, to make room for others."""
 
     offset: int
     agent: str
@@ -33,6 +33,7 @@ class EndedTarget:
     error: Failure | None = None
     output: list[dict[str, str]] = field(default_factory=list)
     truncated: bool = False
+    dropped: bool = False
     withheld: bool = False
 
 
@@ -49,20 +50,28 @@ class EndedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStatus:
-    """A run. Times are RFC 3339."""
+class ListedRun:
+    """A run in a list. Times are RFC 3339."""
 
     id: str
     method: str
     state: str
     targets: int
+    late: bool = False
     subject: str = ""
     selector: str | None = None
+    retry_of: str | None = None
     reason: str | None = None
     created: str | None = None
-    expires: str | None = None
     ended: str | None = None
     counts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus(ListedRun):
+    """A run, with its targets grouped by outcome and output."""
+
+    expires: str | None = None
     outcomes: list[EndedGroup] = field(default_factory=list)
     node: str | None = None
 

@@ -10,10 +10,11 @@ import asyncio
 import base64
 import binascii
 import contextlib
+import secrets
 import subprocess
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from fairlead.shards import of_agent
 from fairlead.signing.command_signature import SIGNATURE_BYTES, CommandSignature, CommandTerms, Input
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.keys import PrivateKey, PublicKey, load_private_key, parse_public_keys
+from fairlead.signing.run_signature import RunOrder, SignedTargets
+from fairlead.wire.ids import uuid7
 
 PROGRAM_TIMEOUT = 60.0
 """Seconds: a person may have to touch a token or to enter its PIN."""
@@ -121,3 +124,20 @@ class SignedCommand:
             raise FairleadError("the command was signed to take no input: expected takes_input=True when it was made")
         octets = input_to_sign(self._signer.public.id, self._agent, self.id, n, last, data)
         return pack_input(last, await asyncio.to_thread(self._signer.sign, octets), data)
+
+
+async def sign_run(
+    signer: Signer, method: str, payload: bytes, lane: str, retry: str, valid: float, agents: Collection[str]
+) -> tuple[str, bytes]:
+    """An id for a run of these agents, and its signature, which expires in `valid` seconds. The key signs once, however
+    many agents there are."""
+    issued = int(time.time() * 1000)
+    run = uuid7(issued, secrets.token_bytes(10))
+    order = RunOrder(run, method, payload, lane, retry, issued, issued + int(valid * 1000))
+    key = signer.public
+
+    def sign() -> bytes:
+        signature = signer.sign(SignedTargets(order, key.id, set(agents)).to_sign())
+        return CommandSignature(key.id, "none", issued, order.expires, signature, path=b"").pack()
+
+    return run, await asyncio.to_thread(sign)

@@ -74,12 +74,13 @@ class Request:
 class _Endpoint:
     """One address, and its connections."""
 
-    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
+    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None, tenant: str) -> None:
         url = check_address(api)
+        named = {"Fairlead-Tenant": tenant} if tenant else {}
         self.api = api
         self.http = httpx2.AsyncClient(
             base_url=url,
-            headers={"Authorization": f"Bearer {token}", "User-Agent": f"fairlead/{__version__}"},
+            headers={"Authorization": f"Bearer {token}", "User-Agent": f"fairlead/{__version__}", **named},
             timeout=httpx2.Timeout(IDLE_TIMEOUT, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=20),
             # The system's certificate authorities, as for agents (SSL_CERT_FILE names others). Reading them takes 20
@@ -104,8 +105,10 @@ class _Endpoint:
 
 
 class Transport:
-    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
-        self._addresses = [_Endpoint(one, token, ssl) for one in addresses(api)]
+    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None, approval: str = "", tenant: str = "") -> None:
+        self.approved: Mapping[str, str | int] | None = {"approval": approval} if approval else None
+        """The query of a request that starts something."""
+        self._addresses = [_Endpoint(one, token, ssl, tenant) for one in addresses(api)]
         self._current = 0
 
     async def aclose(self) -> None:

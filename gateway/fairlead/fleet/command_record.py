@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import msgspec
 
+from fairlead.fleet import schema
 from fairlead.fleet.schema import AgentRow, TargetState
+from fairlead.shards import command_shard
 from fairlead.telemetry.command_timing import CommandOrigin
 
 
@@ -38,6 +40,8 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
     """Who posted it; "" if a node of an earlier version wrote the record."""
     signature: bytes = b""
     """What its caller signed it with, for the agent alone; empty if it is not signed."""
+    content: str = ""
+    """The name of the content that its agent gets as its input if it asks for it; "" if it has none."""
 
 
 class OwnedCommand(msgspec.Struct, frozen=True):
@@ -78,16 +82,20 @@ class NewRecord(msgspec.Struct, frozen=True):
     """Until when the Idempotency-Key of the request is bound to this command; 0 if it had none."""
     subject: str = ""
     signature: bytes = b""
+    content: str = ""
+    results_limit: int | None = None
+    """Bytes of results above which they are dropped soon after the end."""
 
 
 class Acceptance(msgspec.Struct, frozen=True):
     """The answer to a post. `why` is ok, exists (it was accepted before), unknown (the agent has no row) or full (it
     has `opened` open commands). Only the first two have the agent's row, if there is one; after the others nothing was
-    written."""
+    written. With `offered` the command counts as sent to the process that the row names."""
 
     why: str
     row: AgentRow | None = None
     opened: int = 0
+    offered: bool = False
 
 
 class CommandOutcome(msgspec.Struct, frozen=True):
@@ -112,6 +120,7 @@ class Delivery(msgspec.Struct, frozen=True):
     lane: str
     origin: CommandOrigin
     signature: bytes = b""
+    content: str = ""
 
 
 class TakenOver(msgspec.Struct, frozen=True):
@@ -127,7 +136,8 @@ class TakenOver(msgspec.Struct, frozen=True):
 
 class Settled(msgspec.Struct, frozen=True):
     """What a call found or did that returns no command. `why` is gone (there is no record), over (it had ended before),
-    stale (there is a newer owner), ended or ok (by this call), kept (it is in another state) or asked (to cancel)."""
+    stale (there is a newer owner), offered (to another process), ended or ok (by this call), kept (it is in another
+    state) or asked (to cancel)."""
 
     why: str
     followers: tuple[str, ...] = ()
@@ -185,6 +195,8 @@ class CommandRecord(msgspec.Struct, frozen=True):
     targets: list[Target]
     subject: str = ""
     signature: bytes = b""
+    dropped_at: int = 0
+    """When the results were dropped after the end; 0 if they are kept."""
 
     @property
     def method(self) -> str:
@@ -209,7 +221,23 @@ class ResultPage(msgspec.Struct, frozen=True):
 
 
 class OutOfRange(msgspec.Struct, frozen=True):
-    """There are no results at that offset: those before `edge` were trimmed, or there are only `edge` results."""
+    """There are no results at that offset: those before `edge` were trimmed, or were dropped after the end of the
+    command, at `dropped_at` (ms), or there are only `edge` results."""
 
     trimmed: bool
     edge: int
+    dropped_at: int = 0
+
+
+def record_keys(command: str) -> tuple[str, ...]:
+    """The keys of a record: itself, its results, its input, its outcome."""
+    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)
+
+
+def command_keys(command: str, agent: str) -> tuple[str, ...]:
+    """The keys of a record, and what else the end of a command changes."""
+    shard = command_shard(command)
+    return (
+        *record_keys(command), schema.open_key(agent), schema.deadlines_key(shard), schema.agent_key(agent),
+        *schema.kept_keys(shard),
+    )  # fmt: skip

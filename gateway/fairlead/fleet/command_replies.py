@@ -6,8 +6,11 @@ replies. Nothing here sends anything to Redis. A reply in another form is a bug 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
+from fairlead.errors import FairleadError
 from fairlead.fleet import lua
 from fairlead.fleet.command_record import (
     Acceptance,
@@ -42,7 +45,8 @@ def parse_accept(agent: str, reply: Reply) -> Acceptance:
     if word == "full":
         return Acceptance(word, opened=integer(answer[1]))
     row = answer[1:]
-    return Acceptance(word, AgentRow.parse(agent, values(row)) if row else None)
+    offered = word == "offered"
+    return Acceptance("ok" if offered else word, AgentRow.parse(agent, values(row)) if row else None, offered=offered)
 
 
 def parse_take_over(reply: Reply) -> TakenOver | Settled:
@@ -64,7 +68,7 @@ def parse_fence(reply: Reply) -> Delivery | Settled:
     return Delivery(
         kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
         answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
-        about.signature,
+        about.signature, about.content,
     )  # fmt: skip
 
 
@@ -74,6 +78,11 @@ def parse_append(reply: Reply) -> AppendResult:
         text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]), integer(answer[1]),
         integer(answer[5]), integer(answer[6]),
     )  # fmt: skip
+
+
+def parse_content(reply: Reply) -> str:
+    """The name of the content of a command, from its metadata; "" if it has none, or there is no such command."""
+    return "" if reply is None else _decode_about(octets(reply)).content
 
 
 def parse_input(reply: Reply) -> tuple[str, int]:
@@ -87,6 +96,8 @@ def parse_page(command: str, reply: Reply) -> ResultPage | OutOfRange | None:
     word = text(answer[0])
     if word in ("beyond", "trimmed"):
         return OutOfRange(word == "trimmed", integer(answer[1]))
+    if word == "dropped":
+        return OutOfRange(False, integer(answer[1]), integer(answer[2]))
     if word != "ok":
         return None
     results = []
@@ -121,6 +132,15 @@ def parse_time_out(command: str, reply: Reply) -> CommandRecord | Settled:
         origin = _origin(_decode_about(octets(answer[2])))
         return Settled(kind, follower_names(answer[1]), TargetState.TIMEOUT.value, origin)
     return Settled(kind, follower_names(answer[2]), text(answer[1])) if kind == "over" else Settled(kind)
+
+
+def parse_time_outs(
+    targets: Sequence[tuple[str, str, int]], answers: Sequence[Reply | FairleadError]
+) -> Sequence[CommandRecord | Settled | FairleadError]:
+    return [
+        answer if isinstance(answer, FairleadError) else parse_time_out(command, answer)
+        for (command, _, _), answer in zip(targets, answers, strict=True)
+    ]
 
 
 def parse_outcome(reply: Reply) -> CommandOutcome | None:
@@ -174,7 +194,7 @@ def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:
     return CommandRecord(
         command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
         about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
-        about.subject, about.signature,
+        about.subject, about.signature, int(row.get(b"dropped", b"0")),
     )  # fmt: skip
 
 

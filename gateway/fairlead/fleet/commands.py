@@ -34,13 +34,16 @@ from fairlead.fleet.command_record import (
     Settled,
     StoredEnd,
     TakenOver,
+    command_keys,
+    record_keys,
 )
+from fairlead.fleet.failover.recent_steps import RecentSteps
 from fairlead.fleet.schema import TargetState
 from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, items, octets, table, text
+from fairlead.store.store import Store
 from fairlead.telemetry.command_timing import CommandOrigin
 
 INPUT_LIMIT = 4 << 20
@@ -53,24 +56,29 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Commands:
-    def __init__(self, store: Pipeliner, output_limit: int) -> None:
+    def __init__(self, store: Store, output_limit: int) -> None:
         self._store = store
         self._output_limit = output_limit
         self._payloads, self._pages, self._inputs = ExpectedSize(), ExpectedSize(), ExpectedSize()
         """The recent reply sizes of deliveries, pages of results and reads of input."""
+        self.recent = RecentSteps()
+        """What was stored lately. The recorder adds the results."""
 
     def accept(
-        self, record: NewRecord, due_at: int, valid_until: int, follower: str = "", unknown: bool = False
-    ) -> Answer[Acceptance]:
+        self, record: NewRecord, due_at: int, valid_until: int, follower: str = "", unknown: bool = False,
+        offer: bool = False,
+    ) -> Answer[Acceptance]:  # fmt: skip
         """Write the record with its target queued, among the agent's open commands and to the deadline queue, where the
         sweeper checks it at `due_at` (ms). The answer is `exists` if the record was there before.
 
         `follower` is the lease name of a node that is notified through its inbox when there are results (see `read`).
-        With `unknown` the command is accepted although the agent has no row.
+        With `unknown` the command is accepted although the agent has no row. With `offer` it counts as sent to the
+        process that the agent's row names, if it names one: the caller then tells that node everything, or ends the
+        offer.
         """
         about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
-            record.began, record.subject, record.signature,
+            record.began, record.subject, record.signature, record.content,
         )  # fmt: skip
         command, agent = record.id, record.agent
         keys = (
@@ -80,9 +88,27 @@ class Commands:
         args = (
             command, agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
             valid_until, follower, _encode(about), record.payload, schema.OPEN_LIMIT, due_at, "1" if unknown else "",
+            "" if record.results_limit is None else record.results_limit,
+            "1" if offer else "",
         )  # fmt: skip
         reply = self._store.run(lua.ACCEPT_COMMAND, keys, args)
-        return Answer(reply, partial(command_replies.parse_accept, agent))
+        return Answer(reply, partial(self._accepted, record, args))
+
+    def _accepted(self, record: NewRecord, args: tuple[Arg, ...], reply: Reply) -> Acceptance:
+        answer = command_replies.parse_accept(record.agent, reply)
+        if answer.why == "ok":
+            about = args[9]
+            assert isinstance(about, bytes)
+            self.recent.accepted(record.id, record.agent, record.created, record.retention, args[2:7], about)
+        return answer
+
+    def end_offer(self, command: str, agent: str, gen: int, *, written: bool) -> Answer[str | None]:
+        """End the offer of a command to the link of generation `gen`. `written` says that it may have been written to
+        that link; otherwise it is queued again. The answer is the lease that holds the agent, "" for none, and None if
+        there was no such offer, or it was ended before."""
+        keys, args = (schema.cmd_key(command), schema.agent_key(agent)), (agent, gen, "1" if written else "")
+        reply = self._store.run(lua.END_OFFER, keys, args, priority=Priority.RESULTS)
+        return Answer(reply, lambda reply: None if reply is None else text(reply))
 
     def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[TakenOver | Settled]:
         """Become the owner of one open command from generation `gen` on, before welcome. Nothing is sent to the agent
@@ -95,12 +121,15 @@ class Commands:
         self, command: str, agent: str, gen: int, memory: str, priority: Priority = Priority.COMMANDS
     ) -> Answer[Delivery | Settled]:
         """Become the owner of one open command and read what to write to the link: see fence_command.lua."""
-        return Answer(self._fence(command, agent, gen, memory, "1", priority), self._fenced)
+        reply = self._fence(command, agent, gen, memory, "1", priority)
+        return Answer(reply, partial(self._fenced, command, agent, gen, memory))
 
-    def _fenced(self, reply: Reply) -> Delivery | Settled:
+    def _fenced(self, command: str, agent: str, gen: int, memory: str, reply: Reply) -> Delivery | Settled:
         found = command_replies.parse_fence(reply)
         if isinstance(found, Delivery):
             self._payloads.saw(len(found.payload))
+            if not found.running:
+                self.recent.sent(command, agent, gen, memory, found.attempt)
         return found
 
     def _fence(
@@ -108,14 +137,14 @@ class Commands:
     ) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
         return self._store.run(
-            lua.FENCE_COMMAND, _keys(command, agent), (agent, gen, memory, unknown, expired, deliver),
-            priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0),
+            lua.FENCE_COMMAND, command_keys(command, agent), (agent, gen, memory, unknown, expired, deliver),
+            priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0), told=True,
         )  # fmt: skip
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[AppendResult]:
         """Store what the agent sent, in order. The functions `accepted`, `data` and `ending` below make `steps`."""
         reply = self._store.run(
-            lua.APPEND_RESULTS, _keys(command, agent), (agent, gen, self._output_limit, *steps),
+            lua.APPEND_RESULTS, command_keys(command, agent), (agent, gen, self._output_limit, *steps),
             priority=Priority.RESULTS,
         )  # fmt: skip
         return Answer(reply, command_replies.parse_append)
@@ -127,19 +156,25 @@ class Commands:
         ok if this call ended it."""
         reply = self._store.run(
             lua.FINISH_COMMAND,
-            _keys(command, agent),
-            (agent, state.value, _encode(ending), only_from.value if only_from else "", _line(ending.code)),
+            command_keys(command, agent),
+            (agent, state.value, _encode(ending), only_from.value if only_from else "", _line(ending.code), ""),
             priority=Priority.RESULTS,
         )
         answer = items(await reply)
         why = text(answer[0])
+        if why == "ok":
+            self.recent.ended(command, agent, state, ending)
         return Settled(why, command_replies.follower_names(answer[1]) if why == "ok" else ())
 
     async def cancel(self, command: str, agent: str) -> Settled:
         """Cancel a queued target at once (`ended`), or record the request to cancel one that was sent (`asked`)."""
-        reply = self._store.run(lua.CANCEL_COMMAND, _keys(command, agent), (agent, _encode(CANCELLED)))
+        reply = self._store.run(lua.CANCEL_COMMAND, command_keys(command, agent), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
+        if why == "ended":
+            self.recent.ended(command, agent, TargetState.CANCELLED, CANCELLED)
+        elif why == "asked":
+            self.recent.cancel_asked(command, agent)
         return Settled(why, command_replies.follower_names(answer[1]) if why == "ended" else ())
 
     def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> Answer[tuple[str, int]]:
@@ -209,9 +244,12 @@ class Commands:
         `targets` must fit into one batch. An error of one target does not affect the others.
         """
         blob = _encode(how)
-        calls = [(_record_keys(command), (agent, at, blob)) for command, agent, at in targets]
+        calls = [
+            ((*record_keys(command), *schema.kept_keys(command_shard(command))), (agent, at, blob))
+            for command, agent, at in targets
+        ]
         reply = self._store.run_each(lua.TIME_OUT_COMMAND, calls, expected=RECORD_BYTES)
-        return Answer(reply, partial(_timed_out, targets))
+        return Answer(reply, partial(command_replies.parse_time_outs, targets))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """The agent of the command; None if there is no such command."""
@@ -221,6 +259,10 @@ class Commands:
     def owner(self, command: str) -> Answer[OwnedCommand | None]:
         """Who posted the command; None if there is no such command."""
         return Answer(self._store.submit("HGET", schema.cmd_key(command), "about"), command_replies.parse_owner)
+
+    def content(self, command: str) -> Answer[str]:
+        """The name of the content of the command; "" if it has none, or there is no such command."""
+        return Answer(self._store.submit("HGET", schema.cmd_key(command), "about"), command_replies.parse_content)
 
     def origin(self, command: str) -> Answer[CommandOrigin | None]:
         """The origin of the command; None if there is no such command."""
@@ -239,6 +281,8 @@ class Commands:
         life = schema.REMEMBERED_MS
         reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "PX", life)
         bound = value if reply is None else text(reply)
+        if reply is None:
+            self.recent.key_bound(key_digest, value)
         body, _, first = bound.partition(" ")
         return body, first
 
@@ -262,15 +306,6 @@ def ending(total: int, state: TargetState, how: StoredEnd) -> tuple[Arg, ...]:
     return ("e", total, state.value, _encode(how), _line(how.code))
 
 
-def _timed_out(
-    targets: Sequence[tuple[str, str, int]], answers: Sequence[Reply | FairleadError]
-) -> Sequence[CommandRecord | Settled | FairleadError]:
-    return [
-        answer if isinstance(answer, FairleadError) else command_replies.parse_time_out(command, answer)
-        for (command, _, _), answer in zip(targets, answers, strict=True)
-    ]
-
-
 def _digest(payload: bytes, end: bool) -> str:
     """The digest by which an input chunk is recognized: 64 bits suffice, because nobody gains from a collision."""
     return hashlib.sha256((b"e" if end else b"c") + payload).hexdigest()[:16]
@@ -279,13 +314,3 @@ def _digest(payload: bytes, end: bool) -> str:
 def _line(code: str) -> str:
     """An error code as it is noted in the agent's row, which has one line for each failure."""
     return " ".join(code.split())
-
-
-def _record_keys(command: str) -> tuple[str, ...]:
-    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)
-
-
-def _keys(command: str, agent: str) -> tuple[str, ...]:
-    """The record, and what else the end of a command changes."""
-    deadlines = schema.deadlines_key(command_shard(command))
-    return *_record_keys(command), schema.open_key(agent), deadlines, schema.agent_key(agent)

@@ -16,8 +16,8 @@ from fairlead.fleet import lua, schema
 from fairlead.shards import SHARDS, command_shard
 from fairlead.store.answer import answers_or_errors
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
+from fairlead.store.store import Store
 
 TAKEN_MS = 10_000
 """How long taken entries are reserved. It is long enough to process a batch; if the sweeper's node dies, another node
@@ -48,7 +48,7 @@ class DueTargets:
 
 
 class DeadlineQueue:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._over: dict[int, list[str]] = {}
         """The members to remove from each shard at the end of this turn of the event loop."""
@@ -78,6 +78,14 @@ class DeadlineQueue:
             reply = self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
             replies.append(reply)
         return replies
+
+    async def scan(self, shard: int, cursor: int, count: int) -> tuple[int, list[tuple[str, str]]]:
+        """Some of the open commands of a shard, as (command, agent), and the cursor of the next ones; 0 after the last.
+        One that is open from the first call to the last is among them, perhaps twice (ZSCAN)."""
+        key = schema.deadlines_key(shard)
+        after, found = items(await self._store.submit("ZSCAN", key, cursor, "COUNT", count, expected=count * 100))
+        members = [text(member).partition(" ") for member in items(found)[::2]]
+        return int(text(after)), [(command, agent) for command, _, agent in members]
 
     def take(self, shards: Sequence[int] = range(SHARDS)) -> Coroutine[None, None, DueTargets]:
         """Take the targets that are due in `shards`, up to BATCH of each shard."""

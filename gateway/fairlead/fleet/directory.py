@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
+from typing import Final, NamedTuple
 
 from fairlead.errors import FairleadError
 from fairlead.fleet import directory_replies, lua, schema
@@ -19,8 +20,9 @@ from fairlead.fleet.schema import AgentRow
 from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
+from fairlead.store.store import Store
+from fairlead.tenant import bounds
 
 ROW_BYTES = 1_024
 """The expected size of an agent's row with a dozen facts, some labels and one or two failures."""
@@ -38,8 +40,34 @@ SHARDS_AT_ONCE = 16
 batch."""
 
 
+CONTESTED_MS: Final = 60_000
+"""How long the link of an agent whose key has two holders is not replaced by the other holder: they take turns once a
+minute, and not as fast as they can connect."""
+CLONED_MS: Final = 24 * 3600_000
+"""How long it is remembered that a key had two holders, after it was last noticed."""
+UNTOLD_MS: Final = 180_000
+"""How long the node that was given a notice of two holders has to tell it, before another claim gives it again. It
+repeats what fails for two minutes and a half at most (see `routing.agents.cloned_agents`)."""
+
+
+class ProvedKey(NamedTuple):
+    """The key that an agent has proved to hold: its thumbprint, "" for none; the labels that its enrolment has granted,
+    as JSON, for an agent without a row; and when the certificate or JWT that names the agent was issued (s). With
+    `certified` it is a certificate's key, which takes the place of the key of an earlier certificate. `session` is the
+    one that the agent has stored, by which two holders of the key are told apart."""
+
+    thumbprint: str = ""
+    labels: bytes = b""
+    issued: int | None = None
+    certified: bool = False
+    session: str = ""
+
+
+NO_KEY: Final = ProvedKey()
+
+
 class Directory:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def claim(
@@ -54,37 +82,37 @@ class Directory:
         *,
         own_gen: int | None = None,
         known: bool = False,
-        thumbprint: str = "",
-        labels: bytes = b"",
+        key: ProvedKey = NO_KEY,
+        revoke_cloned: bool = False,
+        journal: str = "",
     ) -> Answer[Claimed | Overtaken]:
         """Make `lease` the owner of `agent`. With `own_gen` the lease claims the agent again, and succeeds only if the
         row has no newer generation.
 
         `facts` is JSON. `known` says that the agent had a row before: if there is none now, it was lost with its
-        labels. `thumbprint` is that of the key that the agent has proved to hold, "" if it has none; an id that is
-        bound to another key is not claimed. `labels` is JSON, "" for none: they are those of an agent without a row.
+        labels. An id that is bound to another `key` is not claimed. With `revoke_cloned` a key that is found to have
+        two holders is refused for this id from now on. `journal` is the id under which the agent remembers commands
+        if it is not `boot`.
         """
         # The index is written before the claim, so that every agent whose claim was answered is in the index.
-        self._store.write("ZADD", schema.index_key(agent_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
+        shard = agent_shard(agent)
+        self._store.write("ZADD", schema.index_key(shard), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
-            (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent)),
+            (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent), schema.columns_key(shard)),
             (
-                lease,
-                boot,
-                conn,
-                sid,
-                facts,
-                valid_until,
-                "" if own_gen is None else own_gen,
-                "1" if known else "",
-                schema.ORDERED_MS,
-                thumbprint,
-                labels,
+                lease, boot, conn, sid, facts, valid_until, "" if own_gen is None else own_gen, "1" if known else "",
+                schema.ORDERED_MS, key.thumbprint, key.labels, "" if key.issued is None else key.issued,
+                "1" if key.certified else "", key.session, "1" if revoke_cloned else "", CONTESTED_MS, CLONED_MS,
+                UNTOLD_MS, journal,
             ),
             priority=Priority.BACKGROUND,
-        )
+        )  # fmt: skip
         return Answer(reply, directory_replies.parse_claim)
+
+    def copies_told(self, agent: str) -> asyncio.Future[Reply]:
+        """Record that the notice of two holders of the agent's key was told, so that no claim gives it again."""
+        return self._store.submit("HDEL", schema.agent_key(agent), "untold")
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Release the lease if it still belongs to the session `sid`."""
@@ -184,7 +212,8 @@ class Directory:
         was never seen. With `checked`, the labels of a row that was read before, nothing is changed if they are others
         now."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
-        reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, checked or "", *flat))
+        keys = schema.agent_key(agent), schema.columns_key(agent_shard(agent))
+        reply = self._store.run(lua.SET_LABELS, keys, (schema.LABEL_LIMIT, checked or "", *flat))
         return Answer(reply, directory_replies.parse_labels)
 
     def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
@@ -205,18 +234,21 @@ class Directory:
         reply = self._store.submit("GET", schema.worst_links_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    def index_page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
-        """Up to `count` agent ids of one shard of the index, ordered by name, after `after` ("" for the first)."""
-        start = f"({after}" if after else "-"
+    def index_page(self, shard: int, after: str, count: int, tenant: str | None = None) -> Answer[list[str]]:
+        """Up to `count` agent ids of one shard of the index, ordered by name, after `after` ("" for the first): those
+        of one tenant, or with None those of all."""
+        start, end = ("-", "+") if tenant is None else bounds(tenant)
         reply = self._store.submit(
-            "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count,
+            "ZRANGE", schema.index_key(shard), f"({after}" if after else start, end, "BYLEX", "LIMIT", 0, count,
             priority=Priority.BACKGROUND, expected=32 * count,
         )  # fmt: skip
         return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
 
-    async def index_pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
-        """Read the index from `shard` on, after the name `after`. Each page is the agent ids, ordered by shard and
-        name, at most `count` and `NAMES_AT_ONCE`, and the shard and name after which the next page begins.
+    async def index_pages(
+        self, shard: int, after: str, count: int, tenant: str
+    ) -> AsyncGenerator[tuple[list[str], int, str]]:
+        """Read the index of a tenant from `shard` on, after the name `after`. Each page is the agent ids, ordered by
+        shard and name, at most `count` and `NAMES_AT_ONCE`, and the shard and name after which the next page begins.
 
         In a small fleet each shard has few agents or none, so several shards are read in one batch: if the connection
         to Redis is slow, a list must not take one round trip per shard.
@@ -225,7 +257,7 @@ class Directory:
         while shard < SHARDS:
             stop = min(shard + ahead, SHARDS)
             names: list[str] = []
-            for answer in [self.index_page(s, after if s == shard else "", count) for s in range(shard, stop)]:
+            for answer in [self.index_page(s, after if s == shard else "", count, tenant) for s in range(shard, stop)]:
                 found = await answer
                 names += found
                 if len(found) == count or len(names) >= count:
@@ -243,13 +275,14 @@ class Directory:
 
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that has been absent since before `seen_before` (ms), and its entry in the index."""
+        shard = agent_shard(agent)
+        keys = schema.agent_key(agent), schema.open_key(agent), schema.columns_key(shard)
         reply = await self._store.run(
-            lua.FORGET_AGENT, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease),
-            priority=Priority.BACKGROUND,
+            lua.FORGET_AGENT, keys, (seen_before, dead_lease), priority=Priority.BACKGROUND
         )  # fmt: skip
         if not integer(reply):
             return False
-        index = schema.index_key(agent_shard(agent))
+        index = schema.index_key(shard)
         await self._store.submit("ZREM", index, agent)
         if await self.look_up(agent) is not None:  # it came back between the two calls
             await self._store.write("ZADD", index, 0, agent)

@@ -31,15 +31,22 @@ class Claimed:
     landed: bool
     """True if that move has led to this claim."""
     open: list[str]
+    notice: str = ""
+    """`cloned` if the agent's key was now found to have two holders, `broken` if the session that it showed is out of
+    date, as that of a backup is; otherwise ""."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
     """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended),
-    `lost` (another owner has the agent) or `key` (the id is bound to another key)."""
+    `lost` (another owner has the agent), `key` (the id is bound to another key), `cloned` (the key has two holders, and
+    is revoked therefore) or `contested` (the other holder of the key has the link, for `wait_ms` at least). `noticed`
+    says that the two holders were not known before, or that the key was revoked now."""
 
     why: str
     gen: int
+    noticed: bool = False
+    wait_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,8 @@ class LabelsChanged:
 def parse_claim(reply: Reply) -> Claimed | Overtaken:
     answer = items(reply)
     if text(answer[0]) != "ok":
-        return Overtaken(text(answer[0]), integer(answer[1]))
+        notice, wait = (text(answer[2]), integer(answer[3])) if len(answer) > 2 else ("", 0)
+        return Overtaken(text(answer[0]), integer(answer[1]), notice == "cloned", wait)
     return Claimed(
         integer(answer[1]),
         integer(answer[2]),
@@ -84,7 +92,8 @@ def parse_claim(reply: Reply) -> Claimed | Overtaken:
         integer(answer[5]),
         integer(answer[6]),
         text(answer[7]) == "1",
-        [text(command) for command in answer[8:]],
+        [text(command) for command in answer[9:]],
+        text(answer[8]),
     )
 
 

@@ -1,8 +1,9 @@
 """The Lua scripts of this package, one constant each. They are read once, when the module is imported.
 
 All modules of `fleet` that write to Redis use them. A line `--include record` in a script is replaced with record.lua,
-the functions that several scripts share, because Redis scripts cannot include one another. This module sends nothing
-to Redis: the `Pipeliner` does, and it loads a script into Redis if the script is missing there.
+and `--include columns` with columns.lua: the functions that several scripts share, because Redis scripts cannot include
+one another. This module sends nothing to Redis: the `Store` does, and it loads a script into Redis if the script is
+missing there.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from fairlead.errors import BusUnavailable
 from fairlead.store.script import Script
 
 _FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
+SHARED = ("record", "columns")
 
 
 def _load(name: str) -> Script:
     source = _FOLDER.joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    shared = _FOLDER.joinpath("record.lua").read_text(encoding="utf-8")
-    return Script(name, source.replace("--include record\n", shared, 1))
+    for shared in SHARED:
+        included = _FOLDER.joinpath(f"{shared}.lua").read_text(encoding="utf-8")
+        source = source.replace(f"--include {shared}\n", included, 1)
+    return Script(name, source)
 
 
 HEARTBEAT = _load("heartbeat")
@@ -32,9 +36,14 @@ FINISH_COMMAND = _load("finish_command")
 READ_RECORD = _load("read_record")
 TIME_OUT_COMMAND = _load("time_out_command")
 CANCEL_COMMAND = _load("cancel_command")
+RECALL_COMMAND = _load("recall_command")
+END_OFFER = _load("end_offer")
+END_LOST = _load("end_lost")
 APPEND_INPUT = _load("append_input")
 CONSUME_INPUT = _load("consume_input")
 READ_RESULTS = _load("read_results")
+KEPT_RESULTS = _load("kept_results")
+DROP_RESULTS = _load("drop_results")
 TAKE_DUE = _load("take_due")
 RESCHEDULE = _load("reschedule")
 FORGET_AGENT = _load("forget_agent")
@@ -56,9 +65,20 @@ READ_ENROLMENT = _load("read_enrolment")
 TAKE_ENROLMENT = _load("take_enrolment")
 ASK_APPROVAL = _load("ask_approval")
 DECIDE_ENROLMENT = _load("decide_enrolment")
+REQUEST_APPROVAL = _load("request_approval")
+DECIDE_APPROVAL = _load("decide_approval")
+TAKE_APPROVAL = _load("take_approval")
 BIND_AGENT_KEY = _load("bind_agent_key")
+RELEASE_AGENT_KEY = _load("release_agent_key")
 REVOKE_AGENT_KEY = _load("revoke_agent_key")
 REVOKE_KEY = _load("revoke_key")
+ADMIT_COMMAND = _load("admit_command")
+ADMIT_RUN = _load("admit_run")
+ADMIT_AGENT = _load("admit_agent")
+READ_COLUMNS = _load("read_columns")
+CREATE_COLUMNS = _load("create_columns")
+INDEX_AGENT = _load("index_agent")
+END_COLUMNS = _load("end_columns")
 
 
 def late(what: str) -> BusUnavailable:

@@ -13,12 +13,14 @@ from fairlead.telemetry.tracing import wall_ns
 class DeliveryQueue(dict[str, CommandTiming]):
     """The timestamps of the waiting commands, by id, in the order in which they are sent."""
 
-    __slots__ = ("sending",)
+    __slots__ = ("offered", "sending")
 
     def __init__(self) -> None:
         super().__init__()
         self.sending = False
         """True while a task sends the commands."""
+        self.offered: dict[str, int] = {}
+        """The commands that were offered to the link, with the generation to which they were: see `taken_offers`."""
 
     def add(self, command: str, rung_at: int, waited: bool) -> None:
         """Add `command`, unless it is in the queue. `rung_at` is when a doorbell announced it (Unix time in ns, 0 if

@@ -30,10 +30,14 @@ class LinkIdentity(msgspec.Struct, array_like=True, frozen=True, gc=False):
     the link is meant when a key is revoked; the whole thumbprint would be 27 bytes more for every idle link."""
     welcomed_at: float = 0.0
     """The event loop's time when welcome was sent; 0 before that."""
+    issuer: str = ""
+    """The first characters of the thumbprint of the key that has signed the agent's credential, "" if it has none."""
 
 
 KEY_CHARACTERS: Final = 16
 """Characters of a thumbprint that a link keeps: 96 bits."""
+ISSUER_CHARACTERS: Final = 8
+"""Characters of an issuer's thumbprint that a link keeps: 48 bits tell apart the few keys of one file."""
 UNKNOWN = LinkIdentity()
 unpack_identity = msgspec.msgpack.Decoder(LinkIdentity).decode
 _encode_into = msgspec.msgpack.Encoder().encode_into

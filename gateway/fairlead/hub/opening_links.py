@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from fairlead.identity.link_challenge import LinkChallenge
+from fairlead.identity.link_challenge import LinkProof
 
 FIRST: Final = 256
 """The bound of a node that has just started: at a round trip of 0.1 s it allows 2,000 links a second."""
@@ -47,8 +47,8 @@ class OpeningLinks:
         """The links, each with its address."""
         self._counts: dict[str, int] = {}
         """How many of them each address has."""
-        self._challenges: dict[Hashable, LinkChallenge] = {}
-        """What those have to prove that were opened with a credential."""
+        self._proofs: dict[Hashable, LinkProof] = {}
+        """What those are checked against that were not opened with the shared token."""
         self._claims: OrderedDict[Hashable, float] = OrderedDict()
         """Those whose agent is being claimed, the oldest first, and since when. An OrderedDict, because a dict finds
         its oldest entry only by passing over all entries deleted before it."""
@@ -88,16 +88,20 @@ class OpeningLinks:
         # Little's law: so many links at once, each of which waits so long, are welcomed at the quotient of both.
         return self._refusals * self._last_wait / max(len(self), LEAST)
 
-    def add(self, link: Hashable, address: str, challenge: LinkChallenge | None = None) -> None:
+    def add(self, link: Hashable, address: str, proof: LinkProof | None = None) -> None:
         """Record that a link is accepted. Whoever accepts it sees to it that it is discarded in the end."""
-        if challenge is not None:
-            self._challenges[link] = challenge
+        if proof is not None:
+            self._proofs[link] = proof
         self._addresses[link] = address
         self._counts[address] = self._counts.get(address, 0) + 1
 
-    def challenge(self, link: Hashable) -> LinkChallenge | None:
-        """What the link has to prove; None if it was opened with the shared token."""
-        return self._challenges.get(link)
+    def proof(self, link: Hashable) -> LinkProof | None:
+        """What the link is checked against; None if it was opened with the shared token."""
+        return self._proofs.get(link)
+
+    def proofs(self) -> list[tuple[Hashable, LinkProof]]:
+        """Each link that was not opened with the shared token, and what it is checked against."""
+        return list(self._proofs.items())
 
     def claim_began(self, link: Hashable, now: float) -> None:
         """Record that the link waits only for this node and Redis from now on."""
@@ -127,7 +131,7 @@ class OpeningLinks:
         if address is None:
             return
         self._claims.pop(link, None)
-        self._challenges.pop(link, None)
+        self._proofs.pop(link, None)
         left = self._counts[address] - 1
         if left:
             self._counts[address] = left

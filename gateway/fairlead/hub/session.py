@@ -16,7 +16,14 @@ import msgspec
 
 from fairlead.errors import ProtocolViolation
 from fairlead.hub.delivery_queue import DeliveryQueue
-from fairlead.hub.link_identity import KEY_CHARACTERS, UNKNOWN, LinkIdentity, pack_identity, unpack_identity
+from fairlead.hub.link_identity import (
+    ISSUER_CHARACTERS,
+    KEY_CHARACTERS,
+    UNKNOWN,
+    LinkIdentity,
+    pack_identity,
+    unpack_identity,
+)
 from fairlead.hub.link_telemetry import LinkTelemetry
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
 from fairlead.wire.close_codes import CloseCode
@@ -107,12 +114,14 @@ class Session(LinkTelemetry):
 
     # -- from hello to welcome ---------------------------------------------------------------------
 
-    def identify(self, hello: Hello, facts: bytes, sid: str, thumbprint: str = "") -> None:
-        """Record what the agent said about itself. `facts` are its facts as JSON, `thumbprint` is that of the key that
-        it has proved to hold."""
-        self.agent = hello.agent
-        key = thumbprint[:KEY_CHARACTERS]
-        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts, key)
+    def identify(
+        self, agent: str, hello: Hello, facts: bytes, sid: str, thumbprint: str = "", issuer: str = ""
+    ) -> None:
+        """Record who the agent is and what it said about itself. `facts` are its facts as JSON, `thumbprint` is that
+        of the key that it has proved to hold, and `issuer` that of the key that has signed its credential."""
+        self.agent = agent
+        key, issuer = thumbprint[:KEY_CHARACTERS], issuer[:ISSUER_CHARACTERS]
+        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts, key, issuer=issuer)
 
     def claimed(self, gen: int) -> None:
         """Record that the agent is claimed for this link, with generation `gen`."""
@@ -176,11 +185,20 @@ class Session(LinkTelemetry):
 
     # -- commands that wait to be sent -------------------------------------------------------------
 
-    def queue_delivery(self, command: str, rung_at: int, waited: bool) -> None:
-        """Let the command wait to be sent on this link; see `DeliveryQueue.add`."""
+    def queue_delivery(self, command: str, rung_at: int, waited: bool, *, offered: bool = False) -> None:
+        """Let the command wait to be sent on this link; see `DeliveryQueue.add`. `offered` says that it was offered to
+        this link."""
         if self.deliveries is None:
             self.deliveries = DeliveryQueue()
         self.deliveries.add(command, rung_at, waited)
+        if offered:
+            self.deliveries.offered[command] = self.gen
+
+    @property
+    def sends_at_once(self) -> bool:
+        """True if no command waits to be sent, and the agent has read most of what it was sent."""
+        connection = self.connection
+        return self.deliveries is None and self.ready and connection is not None and not connection.congested
 
     def begin_delivery(self) -> DeliveryQueue | None:
         """Hand the queue to the caller, who sends what it holds, empties it and calls `end_delivery`. None if nothing

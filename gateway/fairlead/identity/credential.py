@@ -24,6 +24,7 @@ from joserfc.jws import JWSRegistry
 
 from fairlead.errors import InvalidRequest, Unauthorized
 from fairlead.identity.agent_key import base64url, public_key, thumbprint
+from fairlead.tenant import TENANT, local_id, qualified, tenant_of
 from fairlead.wire.ids import check_agent_id
 
 ALGORITHM: Final = "Ed25519"
@@ -60,12 +61,14 @@ class _Claims(msgspec.Struct, frozen=True, omit_defaults=True):
     jti: str
     cnf: _Confirmation
     labels: dict[str, str] = {}
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentCredential:
-    """What a valid credential says. `id` is its own, for logs and revocation; `public` is the agent's key, and `labels`
-    are those that its enrolment token has granted."""
+    """What a valid credential says. `id` is its own, for logs; `agent` is qualified by its tenant, `public` is the
+    agent's key, `labels` are those that its enrolment token has granted, and `issuer` is the thumbprint of the key that
+    has signed it."""
 
     id: str
     agent: str
@@ -73,6 +76,7 @@ class AgentCredential:
     issued: int
     expires: int
     labels: Mapping[str, str] = field(default_factory=dict)
+    issuer: str = ""
 
     @property
     def thumbprint(self) -> str:
@@ -98,13 +102,13 @@ class CredentialIssuer:
     def issue(
         self, id: str, agent: str, public: bytes, now: int, lifetime: int, labels: Mapping[str, str] | None = None
     ) -> str:
-        """A credential for `agent` with the key `public`, valid from `now` for `lifetime` seconds. `id` is unique. The
-        `labels` take LABELS_LIMIT bytes at most."""
+        """A credential for `agent`, whose id is qualified by its tenant, with the key `public`, valid from `now` for
+        `lifetime` seconds. `id` is unique. The `labels` take LABELS_LIMIT bytes at most."""
         if not 0 < lifetime <= LIFETIME_LIMIT:
             raise ValueError(f"invalid lifetime {lifetime}: expected 1 to {LIFETIME_LIMIT} seconds")
         key = _ConfirmationKey("OKP", "Ed25519", base64url(public))
         claims = _Claims(
-            sub=check_agent_id(agent),
+            sub=check_agent_id(local_id(agent)),
             aud=self._audience,
             iat=now,
             nbf=now,
@@ -112,6 +116,7 @@ class CredentialIssuer:
             jti=id,
             cnf=_Confirmation(key),
             labels=dict(labels or {}),
+            tenant=tenant_of(agent),
         )
         return jwt.encode(self._header, msgspec.to_builtins(claims), self._key, algorithms=[ALGORITHM])
 
@@ -133,8 +138,10 @@ class CredentialVerifier:
         if len(text) > TEXT_LIMIT or not text.isascii():
             raise _malformed()
         try:
-            claims = self._signed_claims(text)
+            issuer, claims = self._signed_claims(text)
             agent, public = check_agent_id(claims.sub), public_key(claims.cnf.jwk.x)
+            if claims.tenant and TENANT.match(claims.tenant) is None:
+                raise ValueError(f"invalid tenant {claims.tenant[:64]!r}")
         except Unauthorized:
             raise
         except BadSignatureError as e:
@@ -142,11 +149,12 @@ class CredentialVerifier:
         except (JoseError, ValueError, TypeError, InvalidRequest) as e:
             raise _malformed() from e
         self._check_claims(claims, min(now, claims.exp - 1) if may_be_expired else now)
-        return AgentCredential(claims.jti, agent, public, claims.iat, claims.exp, claims.labels)
+        agent = qualified(claims.tenant, agent)
+        return AgentCredential(claims.jti, agent, public, claims.iat, claims.exp, claims.labels, issuer)
 
-    def _signed_claims(self, text: str) -> _Claims:
+    def _signed_claims(self, text: str) -> tuple[str, _Claims]:
         token = jwt.decode(text, self._key, algorithms=[ALGORITHM], registry=self._registry)
-        return msgspec.convert(token.claims, _Claims)
+        return str(token.header["kid"]), msgspec.convert(token.claims, _Claims)
 
     def _key(self, token: Any) -> OKPKey:
         """The key that has to have signed, for joserfc, which asks before it verifies."""

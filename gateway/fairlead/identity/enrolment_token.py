@@ -33,7 +33,7 @@ _PATTERN = re.compile(r"[A-Za-z0-9._*?-]+\Z")
 class EnrolmentToken(msgspec.Struct, frozen=True):
     """A token as it is stored. Times are Unix times in ms; `agents` is the pattern of the ids, `uses` the number of
     agents that it enrols, `labels` those that it gives them, `rate` how many it enrols in a minute, 0 for any number,
-    and with `approval` an administrator has to approve each of them."""
+    and with `approval` an administrator has to approve each of them. All of them belong to `tenant`."""
 
     id: str
     digest: str
@@ -45,6 +45,7 @@ class EnrolmentToken(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     rate: int = 0
     approval: bool = False
+    tenant: str = ""
 
 
 def new_token(draw: bytes) -> tuple[str, str, str]:
@@ -61,7 +62,7 @@ def is_token_id(text: str) -> bool:
 
 
 def split_token(text: str) -> tuple[str, str] | None:
-    """The id and the secret of a token; None if the text is none."""
+    """The id and the secret of a token; None if the text is not one."""
     found = _TEXT.fullmatch(text)
     return None if found is None else (found[1], found[2])
 

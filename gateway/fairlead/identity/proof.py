@@ -3,9 +3,11 @@
 What is signed is a text of lines, which any language can build. Its first line names the purpose, so that a proof of
 one kind is never valid as one of another kind; the values are limited to characters that cannot end a line.
 
-    link         the gateway's nonce, the id, the SHA-256 of the credential
+    link         the gateway's nonce, the id, the SHA-256 of the credential, the session that the agent has stored
     enrolment    the id of the enrolment token, the id, the thumbprint of the new key
     renewal      the id, the SHA-256 of the credential that is renewed
+
+The session is that of the last welcome that reached the agent's disk: a copy of the disk shows one that is out of date.
 
 A link's nonce is random and belongs to one connection, so a proof that was overheard opens no other link, and no clock
 of the agent is involved. The two others need no nonce: whoever repeats them receives a credential for the same key,
@@ -24,12 +26,14 @@ from fairlead.identity.agent_key import SIGNATURE_BYTES, AgentKey, base64url, fr
 NONCE_BYTES: Final = 16
 NONCE_HEADER: Final = "fairlead-nonce"
 """The header of the answer to the upgrade request that has the gateway's nonce."""
+NO_SESSION: Final = "-"
 _VALUE = re.compile(r"[A-Za-z0-9._-]+\Z")
 """Characters of agent ids, of hexadecimal digits and of base64url. A line end is not one of them."""
 
 
-def link_statement(nonce: str, agent: str, credential: str) -> bytes:
-    return _statement("link", nonce, agent, _digest(credential))
+def link_statement(nonce: str, agent: str, credential: str, session: str = "") -> bytes:
+    """`session` is the id in `hello.resume`, "" if the agent has none."""
+    return _statement("link", nonce, agent, _digest(credential), session or NO_SESSION)
 
 
 def enrolment_statement(token_id: str, agent: str, public: bytes) -> bytes:

@@ -12,9 +12,11 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final
 
-from fairlead.errors import FairleadError, Unavailable
+from fairlead.configuration.watched_file import read_regular_file
+from fairlead.errors import ConfigError, FairleadError, Unavailable
 from fairlead.oidc.issuers_file import TrustedIssuer
 from fairlead.oidc.key_set import KeySet, parse_key_set
 from fairlead.oidc.provider import fetch_keys
@@ -29,6 +31,8 @@ MIN_INTERVAL: Final = 5.0
 """Seconds between two fetches because of unknown keys."""
 MAX_AGE: Final = 3_600.0
 """Seconds for which keys are used while the issuer cannot be reached."""
+
+TOKEN_LIMIT: Final = 16 << 10
 
 
 class KeysUnavailable(Unavailable):
@@ -107,4 +111,13 @@ class IssuerKeys:
 
 
 async def _fetch(issuer: TrustedIssuer) -> bytes:
-    return await fetch_keys(issuer.url, issuer.ca)
+    token = "" if issuer.token_file is None else await asyncio.to_thread(_read_token, issuer.token_file)
+    return await fetch_keys(issuer.url, issuer.ca, token)
+
+
+def _read_token(file: Path) -> str:
+    """The token that is in the file now: Kubernetes replaces it every hour. Raises Unavailable."""
+    try:
+        return read_regular_file(file, TOKEN_LIMIT).decode("ascii").strip()
+    except (ConfigError, UnicodeDecodeError) as e:
+        raise Unavailable(f"the token in {file} cannot be read: {e}") from e

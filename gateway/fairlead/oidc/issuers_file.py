@@ -19,7 +19,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 from fairlead.configuration.loopback import is_loopback
@@ -33,7 +33,9 @@ ALGORITHMS: Final = (
 """The signatures that can be accepted. All are asymmetric: with HS256 an issuer's public key would be the secret."""
 NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
 NAME_RULE: Final = "1 to 63 characters of A-Z a-z 0-9 . _ -, the first a letter or digit"
-_MEMBERS = ("url", "audience", "user_claim", "groups_claim", "algorithms", "ca", "refused_keys")
+COMMON: Final = ("url", "audience", "algorithms", "ca", "refused_keys", "token_file")
+"""The members that issuers of users and of agents have."""
+_MEMBERS = (*COMMON, "user_claim", "groups_claim")
 _CLAIM = re.compile(r"[!-~]{1,128}")
 
 
@@ -49,29 +51,44 @@ class TrustedIssuer:
     algorithms: tuple[str, ...] = ALGORITHMS
     ca: Path | None = None
     refused_keys: frozenset[str] = frozenset()
+    token_file: Path | None = None
+    """A token for the issuer's own endpoints, which Kubernetes does not open to everybody."""
+    advice: ClassVar[str] = "log in again (`fairlead login`)"
+    """What whoever presents a JWT that is refused may do."""
+
+
+I = TypeVar("I", bound=TrustedIssuer)  # noqa: E741  # the kind of issuer
 
 
 def parse_issuers(raw: bytes, source: str) -> tuple[TrustedIssuer, ...]:
     """The issuers of a file; `source` is its name in errors. Raises ConfigError."""
+    return read_issuers(raw, IssuersReader(source), source)
+
+
+def read_issuers(raw: bytes, reader: IssuersReader[I], source: str) -> tuple[I, ...]:
+    """Raises ConfigError with all errors."""
     if len(raw) > SIZE_LIMIT:
         raise ConfigError(f"{source}: {len(raw)} bytes exceed the maximum of {SIZE_LIMIT}: expected a smaller file")
     try:
         parsed = tomllib.loads(raw.decode())
     except ValueError as e:  # not TOML, or not UTF-8
         raise ConfigError(f"{source}: not valid TOML ({e}): expected tables such as [issuers.company]") from e
-    reader = _Reader(source)
     issuers = reader.issuers(parsed)
     if reader.errors:
         raise ConfigError("\n".join(reader.errors[:20]))
     return issuers
 
 
-class _Reader:
+class IssuersReader(Generic[I]):
+    """Reads issuers of users. `agent_issuers_file` has one for those of agents."""
+
+    members: tuple[str, ...] = _MEMBERS
+
     def __init__(self, source: str) -> None:
         self._source = source
         self.errors: list[str] = []
 
-    def issuers(self, parsed: dict[str, Any]) -> tuple[TrustedIssuer, ...]:
+    def issuers(self, parsed: dict[str, Any]) -> tuple[I, ...]:
         for name in parsed.keys() - {"issuers"}:
             self._fault("the file", f"has the unknown member {name[:80]!r}", "tables such as [issuers.company]")
         tables = parsed.get("issuers", {})
@@ -87,31 +104,39 @@ class _Reader:
                 self._fault(f"issuers.{one.name}.url", f"is {one.url!r}, as in another table", "each issuer once")
         return tuple(found)
 
-    def _issuer(self, name: str, table: dict[str, Any]) -> TrustedIssuer:
+    def _made(self, name: str, table: dict[str, Any], where: str, common: dict[str, Any]) -> I:
+        """The issuer of a table. `common` are the members that both kinds have."""
+        user, groups = self._text(table, "user_claim", where, "sub"), self._text(table, "groups_claim", where, "")
+        for member, claim in (("user_claim", user), ("groups_claim", groups)):
+            if _CLAIM.fullmatch(claim) is None and member in table:
+                self._fault(f"{where}.{member}", f"is {claim[:80]!r}", "the name of a claim, such as email")
+        return cast(I, TrustedIssuer(user_claim=user, groups_claim=groups, **common))
+
+    def _issuer(self, name: str, table: dict[str, Any]) -> I:
         where = f"issuers.{name}"
         if re.fullmatch(NAME, name) is None:
             self._fault(where, "has an invalid name", NAME_RULE)
-        for member in table.keys() - set(_MEMBERS):
-            self._fault(where, f"has the unknown member {member[:80]!r}", ", ".join(_MEMBERS))
+        for member in table.keys() - set(self.members):
+            self._fault(where, f"has the unknown member {member[:80]!r}", ", ".join(self.members))
         url = self._text(table, "url", where, "")
         if problem := _url_problem(url):
             self._fault(f"{where}.url", problem, "https://HOST, as the issuer calls itself in its JWTs")
         audience = self._text(table, "audience", where, "")
         if not audience:
             self._fault(f"{where}.audience", "is missing", "the audience of the JWTs, usually a client id")
-        user, groups = self._text(table, "user_claim", where, "sub"), self._text(table, "groups_claim", where, "")
-        for member, claim in (("user_claim", user), ("groups_claim", groups)):
-            if _CLAIM.fullmatch(claim) is None and member in table:
-                self._fault(f"{where}.{member}", f"is {claim[:80]!r}", "the name of a claim, such as email")
         algorithms = self._texts(table, "algorithms", where, ALGORITHMS)
         for one in algorithms:
             if one not in ALGORITHMS:
                 self._fault(f"{where}.algorithms", f"contains {one[:80]!r}", ", ".join(ALGORITHMS))
         if not algorithms:
             self._fault(f"{where}.algorithms", "is empty", f"some of {', '.join(ALGORITHMS)} (or remove it)")
-        ca = self._text(table, "ca", where, "")
+        ca, token = self._text(table, "ca", where, ""), self._text(table, "token_file", where, "")
         refused = frozenset(self._texts(table, "refused_keys", where, ()))
-        return TrustedIssuer(name, url, audience, user, groups, algorithms, Path(ca) if ca else None, refused)
+        common = {
+            "name": name, "url": url, "audience": audience, "algorithms": algorithms, "refused_keys": refused,
+            "ca": Path(ca) if ca else None, "token_file": Path(token) if token else None,
+        }  # fmt: skip
+        return self._made(name, table, where, common)
 
     def _text(self, table: dict[str, Any], member: str, where: str, default: str) -> str:
         value = table.get(member, default)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -56,13 +58,26 @@ class _Registry(JWSRegistry):
         return self.algorithms[name]
 
 
+class UnknownIssuer(Unauthorized):
+    """The JWT names an issuer that is not among `trusted`, their URLs. Only the log names those: whoever presents a JWT
+    of somebody else need not learn whose would be good."""
+
+    def __init__(self, claimed: str, trusted: Iterable[str]) -> None:
+        super().__init__(
+            f"the JWT is of the issuer {claimed[:200]!r}, which this gateway does not trust here: expected one of an "
+            "issuer that an administrator has named (the log of the gateway names them)",
+            reason="issuer",
+        )
+        self.trusted = tuple(trusted)
+
+
 class UnknownKey(Unauthorized):
     """The issuer has published no such key yet. `key_id` names it; to fetch the keys again may help."""
 
     def __init__(self, issuer: TrustedIssuer, key_id: str) -> None:
         super().__init__(
-            f"the JWT is signed with the key {key_id[:80]!r}, which the issuer {issuer.name} does not publish: log in "
-            "again (`fairlead login`)",
+            f"the JWT is signed with the key {key_id[:80]!r}, which the issuer {issuer.name} does not publish: "
+            f"{issuer.advice}",
             reason="key",
         )
         self.issuer = issuer
@@ -79,12 +94,30 @@ def claimed_issuer(text: bytes) -> str:
         raise _malformed(f"it has {len(text)} bytes, and {TEXT_LIMIT} are the most")
     try:
         return msgspec.json.decode(_decoded(text.split(b".")[1]), type=_Issuer).iss
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
         raise _malformed("it names no issuer") from e
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedClaims:
+    """What a JWT says, the id of the key that has signed it, and when it expires."""
+
+    claims: dict[str, Any]
+    key_id: str
+    expires: int
 
 
 def verify(text: bytes, issuer: TrustedIssuer, keys: KeySet, now: float) -> OidcUser:
     """The user of the JWT. Raises Unauthorized, and UnknownKey for a key that is not among `keys`."""
+    found = verify_claims(text, issuer, keys, now)
+    return OidcUser(
+        issuer.name, issuer.url, _user_name(found.claims, issuer), _groups(found.claims, issuer), found.key_id,
+        found.expires,
+    )  # fmt: skip
+
+
+def verify_claims(text: bytes, issuer: TrustedIssuer, keys: KeySet, now: float) -> VerifiedClaims:
+    """The claims of the JWT of anybody. Raises what `verify` raises."""
     header = _header(text)
     if header.alg not in issuer.algorithms:
         raise _refused(
@@ -96,7 +129,7 @@ def verify(text: bytes, issuer: TrustedIssuer, keys: KeySet, now: float) -> Oidc
         raise _malformed(f"its header names no key (`kid` of at most {KEY_ID_LIMIT} characters)")
     if header.kid in issuer.refused_keys:
         raise _refused(
-            f"the JWT is signed with the key {header.kid!r}, which this gateway refuses: log in again", "key"
+            f"the JWT is signed with the key {header.kid!r}, which this gateway refuses: {issuer.advice}", "key"
         )
     if header.kid not in keys:
         raise UnknownKey(issuer, header.kid)
@@ -111,14 +144,9 @@ def verify(text: bytes, issuer: TrustedIssuer, keys: KeySet, now: float) -> Oidc
             text, key, registry=_Registry(algorithms=[header.alg], strict_check_header=False)
         )
         claims = msgspec.json.decode(signed.payload or b"", type=dict[str, Any])
-    except (JoseError, ValueError, TypeError, msgspec.MsgspecError) as e:
-        raise _refused(
-            f"the JWT is not signed by the issuer {issuer.name}: log in again (`fairlead login`)", "signature"
-        ) from e
-    expires = _check(claims, issuer, now)
-    return OidcUser(
-        issuer.name, issuer.url, _user_name(claims, issuer), _groups(claims, issuer), header.kid, expires,
-    )  # fmt: skip
+    except (JoseError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as e:
+        raise _refused(f"the JWT is not signed by the issuer {issuer.name}: {issuer.advice}", "signature") from e
+    return VerifiedClaims(claims, header.kid, _check(claims, issuer, now))
 
 
 def _header(text: bytes) -> _Header:
@@ -126,7 +154,7 @@ def _header(text: bytes) -> _Header:
     try:
         members = msgspec.json.decode(octets, type=dict[str, Any])
         header = msgspec.convert(members, _Header)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
         raise _malformed("its header is not JSON with `alg` and `kid`") from e
     brought = [name for name in _FOREIGN_KEYS if name in members]
     if brought:
@@ -156,7 +184,7 @@ def _check(claims: dict[str, Any], issuer: TrustedIssuer, now: float) -> int:
     if expires is None:
         raise _malformed("it has no `exp`, the time at which it expires")
     if expires + LEEWAY <= now:
-        raise _refused(f"the JWT expired {now - expires:.0f} s ago: log in again (`fairlead login`)", "expired")
+        raise _refused(f"the JWT expired {now - expires:.0f} s ago: {issuer.advice}", "expired")
     for claim in ("nbf", "iat"):
         begins = _time(claims, claim)
         if begins is not None and begins - LEEWAY > now:

@@ -33,7 +33,7 @@ def parse_key_set(body: bytes, issuer: str) -> KeySet:
     """Raises Unavailable if the body is no set with a usable key: the keys that are known stay in use then."""
     try:
         found = msgspec.json.decode(body, type=_JwkSet).keys
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, RecursionError) as e:
         raise Unavailable(f"the keys of {issuer} are not a JSON Web Key Set: {e}") from e
     keys: dict[str, tuple[Key, str]] = {}
     for one in found[:KEYS_LIMIT]:

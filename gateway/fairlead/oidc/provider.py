@@ -42,9 +42,9 @@ def trusted_context(ca: Path | None) -> ssl.SSLContext:
         raise ConfigError(f"{ca} cannot be used ({e}): expected a PEM file of certificate authorities") from e
 
 
-async def fetch_metadata(issuer: str, ca: Path | None = None) -> ProviderMetadata:
+async def fetch_metadata(issuer: str, ca: Path | None = None, token: str = "") -> ProviderMetadata:
     """Raises Unavailable if the issuer does not answer, or answers with something else."""
-    body = await get(f"{issuer.rstrip('/')}/.well-known/openid-configuration", ca)
+    body = await get(f"{issuer.rstrip('/')}/.well-known/openid-configuration", ca, token)
     found = decoded(body, ProviderMetadata, f"the issuer {issuer}")
     if found.issuer != issuer:
         raise Unavailable(
@@ -56,11 +56,11 @@ async def fetch_metadata(issuer: str, ca: Path | None = None) -> ProviderMetadat
     return found
 
 
-async def fetch_keys(issuer: str, ca: Path | None = None) -> bytes:
-    """The JSON Web Key Set of the issuer, unread. Raises Unavailable."""
+async def fetch_keys(issuer: str, ca: Path | None = None, token: str = "") -> bytes:
+    """The JSON Web Key Set of the issuer, unread. The `token` is presented to the issuer. Raises Unavailable."""
     try:
         async with asyncio.timeout(TIMEOUT):
-            return await get((await fetch_metadata(issuer, ca)).jwks_uri, ca)
+            return await get((await fetch_metadata(issuer, ca, token)).jwks_uri, ca, token)
     except TimeoutError as e:
         raise Unavailable(f"the issuer {issuer} has not answered within {TIMEOUT:g} s") from e
 
@@ -68,31 +68,39 @@ async def fetch_keys(issuer: str, ca: Path | None = None) -> bytes:
 def decoded(body: bytes, kind: type[T], what: str) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, RecursionError) as e:
         raise Unavailable(f"{what} gave an answer that is not understood: {e}") from e
 
 
-async def get(url: str, ca: Path | None) -> bytes:
-    status, body = await request("GET", url, ca)
+async def get(url: str, ca: Path | None, token: str = "") -> bytes:
+    status, body = await request("GET", url, ca, token=token)
     if status != 200:
         raise Unavailable(f"{url} answered with the status {status}: expected 200")
     return body
 
 
 async def request(
-    method: str, url: str, ca: Path | None, form: dict[str, str] | None = None, timeout: float = TIMEOUT
+    method: str,
+    url: str,
+    ca: Path | None,
+    form: dict[str, str] | None = None,
+    timeout: float = TIMEOUT,
+    token: str = "",
 ) -> tuple[int, bytes]:
     """The status and the body of an answer. Raises Unavailable if there is none."""
     import httpx2
 
     secure = urlsplit(url).scheme == "https"
     # A proxy from the environment is for other hosts: it cannot reach this machine's loopback interface.
+    headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     outside = not is_loopback(urlsplit(url).hostname or "")
     try:
+        # The system's authorities take 30 ms to read, and whoever invents the id of a key has the keys fetched.
+        verify = await asyncio.to_thread(trusted_context, ca) if secure else False
         async with (
             asyncio.timeout(timeout),
-            httpx2.AsyncClient(verify=trusted_context(ca) if secure else False, trust_env=outside) as http,
-            http.stream(method, url, data=form, headers={"Accept": "application/json"}) as answer,
+            httpx2.AsyncClient(verify=verify, trust_env=outside) as http,
+            http.stream(method, url, data=form, headers=headers) as answer,
         ):
             body = b""
             async for part in answer.aiter_bytes():

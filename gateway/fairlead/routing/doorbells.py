@@ -10,6 +10,7 @@ from __future__ import annotations
 from fairlead.bus.doorbell import (
     Canary,
     CancelRequested,
+    CommandOffered,
     CommandQueued,
     Doorbell,
     InputAdded,
@@ -33,6 +34,10 @@ from fairlead.routing.followers import Followers
 from fairlead.routing.membership.heartbeat import Heartbeat
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.wire.messages import CANCELLED
+
+ID_LIMIT = 64
+"""Characters of a command's id, and of the reason for which it is cancelled, as the link protocol limits them."""
 
 
 class DoorbellHandler:
@@ -66,6 +71,10 @@ class DoorbellHandler:
                     session = self._hub.registering(agent) or self._hub.get(agent)
                     if session is not None:
                         self._delivery.command_queued(session, command, rung_at)
+                case CommandOffered(agent):
+                    # On an older link it would be lost with it.
+                    older = self._hub.registering(agent) is not None
+                    self._delivery.command_offered(None if older else self._hub.get(agent), doorbell)
                 case ResultsAdded(command):
                     self._followers.notify(command)
                 case ResultsStored(command, added):
@@ -74,10 +83,16 @@ class DoorbellHandler:
                     self._followers.tell_end(doorbell)
                 case InputAdded(agent, command):
                     if (session := self._ready(agent)) is not None:
+                        if session.stream(command) is None:
+                            self._delivery.command_queued(session, command, 0)  # its doorbell may come later
                         self._delivery.input.feed(session, command)
                     self._keep_for_welcome(agent, command)
                 case CancelRequested(agent, command, why):
-                    if (session := self._ready(agent)) is not None:
+                    # Whoever writes to Redis may ring for anything, and an agent that gets an invalid id ends its link.
+                    valid = 0 < len(command) <= ID_LIMIT and 0 < len(why) <= ID_LIMIT
+                    if valid and (session := self._ready(agent)) is not None:
+                        if why == CANCELLED and session.stream(command) is None:
+                            self._delivery.command_queued(session, command, 0)  # its doorbell may come later
                         self._delivery.cancel(session, command, why)
                     self._keep_for_welcome(agent, command)
                 case LinkSuperseded(agent, gen, close_code):

@@ -11,14 +11,14 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.store import Store
 from fairlead.wire.close_codes import CloseCode
 
 TIMEOUT = 120.0
 """Seconds to wait for Redis, which alone knows the owner: a wrong close code does more harm than a late one."""
 
 
-async def close_superseded(session: Session, directory: Directory, store: Pipeliner) -> None:
+async def close_superseded(session: Session, directory: Directory, store: Store) -> None:
     while session.open:
         try:
             owner = await directory.owner(session.agent)

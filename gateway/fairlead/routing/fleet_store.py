@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.fleet.columns.agent_columns import AgentColumns
+from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
@@ -12,19 +14,28 @@ from fairlead.fleet.directives.preferred_revision import PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.events.event_log import EventLog
+from fairlead.fleet.failover.repairs import Repairs
+from fairlead.fleet.failover.serving_server import ServingServer
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
+from fairlead.fleet.retention.kept_results import KeptResults
+from fairlead.fleet.tenants.tenant_use import TenantUse
+from fairlead.routing.failover_gate import FailoverGate
 from fairlead.routing.store_memory import StoreMemory
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.routing.tenant_limits import TenantLimits
+from fairlead.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
-    """`store` is the client, which must be started. The others hold agents, commands, events, deadlines, nodes, the
-    budget of moves, what the operator tells all nodes, and how full Redis is."""
+    """`store` is the client, which must be started. The others hold agents, the columns of their facts and labels,
+    commands, events, deadlines, nodes, the budget of moves, what the operator tells all nodes, how full Redis is, what
+    a failover needs, what tenants may have, and which results are kept of ended commands."""
 
-    store: Pipeliner
+    store: Store
     directory: Directory
+    columns: AgentColumns
+    column_builder: ColumnBuilder
     records: Commands
     events: EventLog
     deadlines: DeadlineQueue
@@ -35,14 +46,22 @@ class FleetStore:
     rebalance_targets: RebalanceTargets
     disconnects: Disconnects
     memory: StoreMemory
+    repairs: Repairs
+    serving_server: ServingServer
+    gate: FailoverGate
+    tenants: TenantLimits
+    kept_results: KeptResults
 
     @classmethod
-    def on(cls, store: Pipeliner, output_limit: int, memory_limit: int) -> FleetStore:
+    def on(cls, store: Store, output_limit: int, memory_limit: int) -> FleetStore:
         """The parts that use `store`. `output_limit` is the number of bytes of results that are kept for one
         command, `memory_limit` that of all that Redis may hold (see `StoreMemory`)."""
+        directory = Directory(store)
         return cls(
             store,
-            Directory(store),
+            directory,
+            AgentColumns(store, directory),
+            ColumnBuilder(store, directory),
             Commands(store, output_limit),
             EventLog(store),
             DeadlineQueue(store),
@@ -53,4 +72,9 @@ class FleetStore:
             RebalanceTargets(store),
             Disconnects(store),
             StoreMemory(store, memory_limit),
+            Repairs(store, output_limit),
+            ServingServer(store),
+            FailoverGate(store.owner, store.owners),
+            TenantLimits(TenantUse(store)),
+            KeptResults(store),
         )

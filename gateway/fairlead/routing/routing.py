@@ -8,6 +8,8 @@ from typing import Any
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.contents.content_store import Contents
+from fairlead.fleet.schedules.schedules import Schedules
 from fairlead.hub.hub import Hub
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -19,14 +21,20 @@ from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.dispatch import Dispatcher
 from fairlead.routing.commands.input import InputWriter
+from fairlead.routing.commands.open_commands import OpenCommands
 from fairlead.routing.commands.results import ResultReader
 from fairlead.routing.commands.sweeper import CommandSweeper
+from fairlead.routing.contents.content_cache import ContentCache
+from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.taken_offers import TakenOffers
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.doorbells import DoorbellHandler
-from fairlead.routing.event_feed import EventFeed
+from fairlead.routing.events.event_parts import EventParts
+from fairlead.routing.failover.recovery import Recovery
+from fairlead.routing.failover.repeated_steps import RepeatedSteps
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.heartbeat import Heartbeat
@@ -38,11 +46,15 @@ from fairlead.routing.moves.disconnector import Disconnector
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.routing.moves.rebalancer import Rebalancer
+from fairlead.routing.moves.tenant_links import TenantLinks
 from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.routing.retention.result_dropper import ResultDropper
+from fairlead.routing.retention.retention import Retention
 from fairlead.routing.runs.run_parts import RunParts
+from fairlead.routing.schedules.schedule_keeper import ScheduleKeeper
 from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
@@ -52,35 +64,32 @@ from fairlead.wire.messages import Limits
 
 class Routing:
     def __init__(
-        self,
-        settings: Settings,
-        fleet: FleetStore,
-        hub: Hub,
-        inbox: Inbox,
-        membership: Membership,
-        timer_wheel: TimerWheel,
-        metrics: Metrics,
-        tracing: Tracing,
-    ) -> None:
-        self._fleet, directory, records, deadlines = fleet, fleet.directory, fleet.records, fleet.deadlines
+        self, settings: Settings, fleet: FleetStore, hub: Hub, inbox: Inbox, membership: Membership,
+        timer_wheel: TimerWheel, metrics: Metrics, tracing: Tracing,
+    ) -> None:  # fmt: skip
+        self._fleet, directory, records = fleet, fleet.directory, fleet.records
         self.tasks, self.followers = tasks, followers = BackgroundTasks(), Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
         self.worst_links = WorstLinks(directory, hub, inbox, followers, membership)
-        completion = Completion(directory, deadlines, inbox, metrics, telemetry)
-        self.dispatch = Dispatcher(
-            fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
-        )
+        completion = Completion(directory, fleet.deadlines, inbox, metrics, telemetry, fleet.tenants)
+        kept, forget_ms = _retention(settings), int(settings.forget_after * 1000)
+        self.dispatch = Dispatcher(fleet, inbox, completion, followers, membership, metrics, tracing, kept)
         self.runs = RunParts(fleet, self.dispatch, inbox, completion, membership, followers, metrics, tracing)
-        self.inputs = InputWriter(fleet, inbox, membership)
-        self.event_feed = EventFeed(fleet.store, fleet.events, followers)
-        self.results = ResultReader(fleet, inbox, followers, membership)
-        forget_ms = int(settings.forget_after * 1000)
-        self.removal = AgentRemoval(directory, records, fleet.events, completion, membership, metrics, forget_ms)
+        self.inputs, self.open_commands = InputWriter(fleet, inbox, membership), OpenCommands(fleet)
+        self.events = EventParts(fleet, followers, membership, metrics)
+        self.memory, self.schedules, self.tenant_links = fleet.memory, Schedules(fleet.store), TenantLinks(hub)
+        self.results, silence = ResultReader(fleet, inbox, followers, membership), timer_wheel.silence
+        self.removal = AgentRemoval(fleet, completion, membership, metrics, forget_ms)
         self.terminals = terminals = _terminals(settings, records, metrics)
-        delivery = CommandDelivery(fleet, completion, terminals, telemetry, membership, tasks, timer_wheel.silence)
+        self.contents, cache = _contents(fleet, metrics)
+        self.schedule_keeper = ScheduleKeeper(
+            self.schedules, self.runs.service, self.runs.late, self.contents, membership, metrics
+        )
+        offers = TakenOffers(fleet, inbox, membership, tasks)
+        delivery = CommandDelivery(fleet, offers, cache, completion, terminals, telemetry, tasks, silence)
         recorder = Recorder(fleet, completion, terminals, telemetry, tasks, metrics)
-        takeover, self.lease_releaser = Takeover(records, delivery, telemetry), LeaseReleaser(fleet.store, directory)
+        takeover, self.lease_releaser = Takeover(fleet, delivery, telemetry), LeaseReleaser(fleet.store, directory)
         self.registration = Registration(
             fleet, hub, inbox, takeover, self.lease_releaser, membership, telemetry, _link_settings(settings)
         )
@@ -88,7 +97,7 @@ class Routing:
             hub, timer_wheel.timeout_queue(settings.hello_timeout), self.registration, recorder, delivery,
             self.lease_releaser, telemetry, tasks,
         )  # fmt: skip
-        self.loop_lag, self.readiness = LoopLag(metrics), Readiness(hub, inbox, membership)
+        self.loop_lag, self.readiness = LoopLag(metrics), Readiness(hub, inbox, membership, fleet)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
             LoadReport(settings, hub, self.readiness, telemetry.traffic, self.loop_lag), metrics, settings.bus_grace,
@@ -96,25 +105,31 @@ class Routing:
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks
         )
-        self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
-        self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
+        self._command_sweeper = CommandSweeper(fleet, inbox, completion, membership)
+        self._index_sweeper = IndexSweeper(directory, fleet.column_builder, self.removal, membership, metrics)
+        self._result_dropper = ResultDropper(fleet, membership, settings.results_limit, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
-        self.drain, self._rebalancer, self._disconnector = _movers(settings, fleet, hub, membership, metrics)
-        watch_routing(metrics, membership, followers, tasks, self.event_feed.count)
+        self.recovery = _recovery(fleet, hub, RepeatedSteps(fleet, completion, delivery, membership), self.heartbeat)
+        self.drain, self._rebalancer, self.disconnector = _movers(settings, fleet, hub, membership, metrics)
+        watch_routing(metrics, membership, followers, tasks, self.events.feeds.count)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
         """The loops that run as long as the node is in the fleet. None of them returns."""
         return (
             self.heartbeat.run(),
             self._fleet.memory.run(),
-            self.event_feed.run(),
+            *self.events.loops(),
             self._command_sweeper.run(),
             self._index_sweeper.run(),
+            self._result_dropper.run(),
             self.lease_releaser.run(),
             self._reconciler.run(),
+            self.recovery.run(),
             self._rebalancer.run(),
-            self._disconnector.run(),
+            self.disconnector.run(),
+            self.registration.expiring.run(),
             self.runs.keeper.run(),
+            self.schedule_keeper.run(),
         )
 
 
@@ -126,6 +141,16 @@ def _movers(
     drain = NodeDrain(hub, budget, settings.drain_timeout)
     rebalancer = Rebalancer(fleet, hub, budget, membership, settings.capacity)
     return drain, rebalancer, Disconnector(fleet, hub, budget, membership)
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention.parse(settings.retention, settings.method_retention, settings.method_results_limit)
+
+
+def _recovery(fleet: FleetStore, hub: Hub, steps: RepeatedSteps, heartbeat: Heartbeat) -> Recovery:
+    recovery = Recovery(fleet, hub, heartbeat.membership, steps, heartbeat.metrics)
+    heartbeat.on_servers = recovery.seen
+    return recovery
 
 
 def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> TerminalRecorder:
@@ -141,10 +166,16 @@ def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> Termi
     return terminals
 
 
+def _contents(fleet: FleetStore, metrics: Metrics) -> tuple[ContentKeeper, ContentCache]:
+    contents = Contents(fleet.store)
+    return ContentKeeper(contents, fleet.memory), ContentCache(contents, metrics)
+
+
 def _link_settings(settings: Settings) -> LinkSettings:
     return LinkSettings(
         heartbeat_ms=int(settings.heartbeat * 1000),
         limits=Limits(message=settings.message_limit, window=settings.window, queue=settings.queue_limit),
         accept_rate=settings.planned_accept_rate,
         bus_grace=settings.bus_grace,
+        revoke_cloned=settings.clone_policy == "hold",
     )

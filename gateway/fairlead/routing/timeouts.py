@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.store import Store
 
 VALID_MS = 3_000
 """How long a claim, or the dispatch of a command that is in Redis already, may take to be executed. A node that gives
@@ -23,6 +23,11 @@ POST_DOUBT = 5.0
 server that restarts or fails over is usually back by then; proxies in front of the API wait for 30 s and more."""
 RING_AGAIN_MS = 5_000
 """A doorbell takes milliseconds. After this time the command sweeper checks that it was handled."""
+OFFER_VALID_MS = 2_000
+"""How long the node that has an agent may send it a command by its doorbell alone, from the acceptance on."""
+OFFER_SETTLED_MS = 3_000
+"""After this time an offer was taken or given back, unless its node is gone: a second is for clocks, and for the way of
+what gives it back."""
 CANCEL_MS = 10_000
 """The protocol gives an agent 10 s to end a cancelled command."""
 CANCEL_AGAIN_MS = 2_000
@@ -33,7 +38,7 @@ a second for thousands of others that are due at the same moment: every command 
 deadline."""
 
 
-async def wait_for_redis(store: Pipeliner, timeout: float) -> bool:
+async def wait_for_redis(store: Store, timeout: float) -> bool:
     """After a BusUnavailable, wait until Redis answers, and then for a random moment. Returns False if Redis does not
     answer within `timeout` seconds. The random moment spreads those who wait, and paces them if Redis refuses commands,
     for example because it is out of memory.

@@ -21,6 +21,7 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
                 f"{host} {address} can be reached from other machines, but {token} is the development token, which "
                 f"is public: set FAIRLEAD_{token.upper()}_FILE, or set {host} to 127.0.0.1",
             )
+    yield from _shared_token_contradictions(s)
     if s.agent_token == s.platform_token:
         yield (
             ("agent_token", "platform_token"),
@@ -37,12 +38,8 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             if port and [host, port] == other_address:
                 names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
                 yield names, f"{one}_port and {other}_port are both {port} on {host}: expected two different ports"
-    if s.require_identity and s.issuer_key is None:
-        yield (
-            ("require_identity", "issuer_key"),
-            "require_identity is set without issuer_key, so that no agent could open a link: expected the file of the "
-            "key that signs their credentials (set issuer_key, or remove require_identity)",
-        )
+    yield from _audit_contradictions(s)
+    yield from _redis_contradictions(s)
     yield from _tls_contradictions(s)
     longest = f"{s.node}-{s.workers - 1}"
     if s.workers > 1 and len(longest) > NODE_LIMIT:
@@ -59,6 +56,39 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         )
 
 
+def _shared_token_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    shared = s.admits_shared_token and not s.agent_token_is_public  # of the public one more is told
+    if shared and not s.insecure_shared_token and not is_loopback(s.link_host):
+        yield (
+            ("link_host", "require_identity", "insecure_shared_token", "agent_token", "link_tls_client_ca"),
+            f"link_host {s.link_host} can be reached from other machines, and one token for all agents opens links "
+            "there, so whoever has it can be any agent: enrol the agents and set require_identity (docs/security.md), "
+            "or set insecure_shared_token for a trial",
+        )
+    if s.require_identity and not s.identifies_agents:
+        yield (
+            ("require_identity", "issuer_key", "link_tls_client_ca"),
+            "require_identity is set without issuer_key, so that no agent could open a link: expected the file of the "
+            "key that signs their credentials, link_tls_client_ca or link_issuers (set one of them, or "
+            "remove require_identity)",
+        )
+    if s.insecure_shared_token and s.require_identity:
+        yield (
+            ("require_identity", "insecure_shared_token"),
+            "require_identity and insecure_shared_token are both set, but the first refuses the shared token: expected "
+            "one of them (remove the other)",
+        )
+
+
+def _audit_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    for name, value in (("audit_key", s.audit_key), ("audit_endpoint", s.audit_endpoint)):
+        if value and s.audit_log is None:
+            yield (
+                (name, "audit_log"),
+                f"{name} is set, but no audit log is written: expected its folder (set audit_log, or remove {name})",
+            )
+
+
 def _tls_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
     for port in ("link", "api"):
         certificate, key = f"{port}_tls_cert", f"{port}_tls_key"
@@ -70,4 +100,32 @@ def _tls_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             ("tls_ticket_keys", "link_tls_cert", "api_tls_cert"),
             "tls_ticket_keys is set, but no port speaks TLS: expected a certificate (set link_tls_cert and "
             "link_tls_key, or remove it)",
+        )
+    if s.link_tls_client_ca is not None and s.link_tls_cert is None:
+        yield (
+            ("link_tls_client_ca", "link_tls_cert"),
+            "link_tls_client_ca is set, but the link port does not speak TLS: expected a certificate (set "
+            "link_tls_cert and link_tls_key, or remove it)",
+        )
+    if s.link_tls_client_crl is not None and s.link_tls_client_ca is None:
+        yield (
+            ("link_tls_client_crl", "link_tls_client_ca"),
+            "link_tls_client_crl is set without link_tls_client_ca, so that no client certificate is asked for: "
+            "expected both (set link_tls_client_ca, or remove it)",
+        )
+    if s.link_client_cert_header and not s.trusted_proxies:
+        yield (
+            ("link_client_cert_header", "trusted_proxies"),
+            "link_client_cert_header is set without trusted_proxies, so that the header would be refused from "
+            "everybody: expected the addresses of the proxies that verify client certificates (set trusted_proxies, or "
+            "remove it)",
+        )
+
+
+def _redis_contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if s.durability == "replicated" and s.redis == "embedded":
+        yield (
+            ("durability", "redis"),
+            "durability is replicated, but the embedded Valkey has no replica: expected local or fsync, or a Redis "
+            "with replicas in redis",
         )

@@ -10,10 +10,10 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote, urlsplit
 
 from fairlead.configuration import InvalidValue, Layers, Provided, raise_errors
 from fairlead.settings.consistency import contradictions
+from fairlead.settings.redis_tls import FILES, add_tls_files
 from fairlead.settings.settings import Settings
 from fairlead.settings.table import NODE_LIMIT, SETTINGS
 
@@ -47,12 +47,12 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     layers.add_environment(env, ignored=CLIENT_VARIABLES, foreign=AGENT_PREFIX)
     layers.add_flags(flags)
     unreadable = _read_secret_files(layers)
-    authorities = layers.provided.pop("redis_ca_file", None)
+    tls_files = {name: layers.provided.pop(name) for name in FILES if name in layers.provided}
     values, invalid = layers.parsed()
     invalid |= unreadable
     values.setdefault("node", node_name(socket.gethostname()))
-    if authorities is not None and "redis" not in invalid:
-        _trust_authorities(values, authorities, layers)
+    if tls_files and "redis" not in invalid:
+        values["redis"] = add_tls_files(str(values.get("redis", "")), tls_files, layers)
     settings = Settings(**values)  # type: ignore[arg-type]  # each setting parses to its field's type: test_settings
     # A contradiction with an invalid value is not reported, because only the default in its place contradicts.
     layers.errors += [error for names, error in contradictions(settings) if invalid.isdisjoint(names)]
@@ -87,32 +87,6 @@ def _read_secret_files(layers: Layers) -> set[str]:
             missing.remove(secret)
             provided[secret] = Provided(text, f"{one.source} ({one.raw})")
     return missing
-
-
-def _trust_authorities(values: dict[str, object], authorities: Provided, layers: Layers) -> None:
-    """Put the file of certificate authorities into the URL of Redis, which is where redis-py reads it from."""
-    try:
-        path = Path(str(SETTINGS["redis_ca_file"].parse(authorities.raw)))
-    except InvalidValue as e:
-        layers.add_invalid("redis_ca_file", authorities, e)
-        return
-    try:
-        pem = path.read_bytes()
-    except OSError as e:
-        layers.errors.append(_unreadable(authorities, str(path), e))
-        return
-    if b"-----BEGIN CERTIFICATE-----" not in pem:
-        layers.errors.append(
-            f"{authorities.source}: {path} contains no PEM certificate: expected those of the authorities to trust"
-        )
-        return
-    url = str(values.get("redis", ""))
-    if not url.startswith("rediss://"):
-        layers.errors.append(
-            f"{authorities.source}: only a rediss:// URL has a certificate to check (change redis, or remove this)"
-        )
-        return
-    values["redis"] = f"{url}{'&' if urlsplit(url).query else '?'}ssl_ca_certs={quote(str(path))}"
 
 
 def _unreadable(one: Provided, path: str, e: OSError) -> str:

@@ -25,6 +25,12 @@ class Settings:
     api_port: int = 8081
     link_tls_cert: Path | None = None
     link_tls_key: Path | None = None
+    link_tls_client_ca: Path | None = None
+    link_tls_client_auth: str = "required"
+    link_tls_client_crl: Path | None = None
+    link_tls_client_id: str = "cn"
+    link_client_cert_header: str = ""
+    link_issuers: Path | None = None
     api_tls_cert: Path | None = None
     api_tls_key: Path | None = None
     tls_ticket_keys: Path | None = None
@@ -39,10 +45,16 @@ class Settings:
     issuer_key: Path | None = None
     audience: str = "fairlead"
     credential_lifetime: float = 3600.0
+    clone_policy: str = "tell"
     require_identity: bool = False
+    insecure_shared_token: bool = False
+    event_sinks: Path | None = None
     audit_log: Path | None = None
     audit_fsync: str = "everysec"  # as Redis does it by default
     audit_size: int = 16 * MIB  # half a second to look through at the start
+    audit_key: Path | None = None
+    audit_head_interval: float = 60.0  # how much of the log may be replaced without a trace
+    audit_endpoint: str = ""
     terminal_recordings: Path | None = None
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
@@ -66,8 +78,12 @@ class Settings:
     drain_timeout: float = 60.0
     shutdown_delay: float = 0.0
     retention: float = 3600.0
+    method_retention: str = ""
+    results_limit: int = 0
+    method_results_limit: str = ""
     forget_after: float = 30 * 86_400.0
     output_limit: int = 16 * MIB
+    durability: str = "local"
     redis_memory_limit: int = 0
     bus_grace: float = 120.0
     log_level: str = "info"
@@ -79,7 +95,18 @@ class Settings:
     @property
     def agent_token_is_public(self) -> bool:
         """Whether anybody may open a link, because everyone knows the development token."""
-        return self.agent_token == DEVELOPMENT_AGENT_TOKEN and not self.require_identity
+        return self.agent_token == DEVELOPMENT_AGENT_TOKEN and self.admits_shared_token
+
+    @property
+    def admits_shared_token(self) -> bool:
+        """Whether the shared token of agents opens a link by itself."""
+        certified = self.link_tls_client_ca is not None and self.link_tls_client_auth == "required"
+        return not self.require_identity and not certified
+
+    @property
+    def identifies_agents(self) -> bool:
+        """Whether agents can prove who they are."""
+        return bool(self.issuer_key or self.link_tls_client_ca or self.link_client_cert_header or self.link_issuers)
 
     @property
     def planned_accept_rate(self) -> float:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from urllib.parse import urlsplit
 
 from fairlead.configuration import InvalidValue, Setting
 from fairlead.configuration.setting import choice, number, path, switch, text, whole_number
+from fairlead.redis_url import EXPECTED, parse_redis_url
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -66,13 +66,10 @@ def _redis_url(raw: object) -> str:
         if raw == "embedded":
             return raw
         try:
-            parts = urlsplit(raw)
-            if parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0:
-                return raw
-            if parts.scheme == "unix" and parts.path:
-                return raw
-        except ValueError:  # a port that is not a number, a broken IPv6 address: reported below like the rest
-            pass
+            parse_redis_url(raw)
+        except ValueError as e:
+            raise InvalidValue("is not a valid Redis URL") from e  # e may quote a part of it, and so a password
+        return raw
     raise InvalidValue("is not a valid Redis URL")
 
 
@@ -107,6 +104,31 @@ SETTINGS: Mapping[str, Setting] = {
         "PEM file of the link port's certificate, with its chain; with it, the port speaks TLS (wss://)"
     ),
     "link_tls_key": path("PEM file of the key of link_tls_cert, without a password"),
+    "link_tls_client_ca": path(
+        "PEM file of the authorities whose client certificates name the agents; with it, the link port asks for one "
+        "(mutual TLS)"
+    ),
+    "link_tls_client_auth": choice(
+        ("required", "optional"),
+        "Whether every connection to the link port needs a client certificate, or agents may present another "
+        "credential instead",
+    ),
+    "link_tls_client_crl": path(
+        "PEM file of certificate revocation lists, one of each authority in link_tls_client_ca; read again when it "
+        "changes"
+    ),
+    "link_tls_client_id": text(
+        r"cn|[a-z][a-z0-9+.-]*:[!-~]{1,500}[/:]",
+        "`cn`, or the beginning of a URI that ends in / or :, such as spiffe://example.com/agents/",
+        "Where a client certificate names its agent: in its common name, or in its URI behind this beginning",
+    ),
+    "link_client_cert_header": text(
+        r"(ssl-client-cert|x-forwarded-client-cert|x-forwarded-tls-client-cert)?",
+        "ssl-client-cert (ingress-nginx), x-forwarded-client-cert (Envoy), x-forwarded-tls-client-cert (Traefik), or "
+        "nothing",
+        "Header in which the trusted_proxies pass on the client certificate of an agent, which they have verified; "
+        "from anybody else it is refused",
+    ),
     "api_tls_cert": path("PEM file of the API port's certificate, with its chain; with it, the port speaks TLS"),
     "api_tls_key": path("PEM file of the key of api_tls_cert, without a password"),
     "tls_ticket_keys": path(
@@ -118,12 +140,14 @@ SETTINGS: Mapping[str, Setting] = {
     # A secret because its URL may hold a password.
     "redis": Setting(
         _redis_url,
-        "`embedded`, redis://host:6379, rediss://host:6379 or unix:///path",
+        f"`embedded`, {EXPECTED}",
         "URL of Redis, or `embedded`",
         True,
     ),
     "redis_file": path("File that contains the URL of Redis; unlike a flag, it is not shown in the list of processes"),
     "redis_ca_file": path("PEM file of the certificate authorities to trust for a rediss:// server"),
+    "redis_cert_file": path("PEM file of the certificate that this node presents to a rediss:// server"),
+    "redis_key_file": path("PEM file of the key of redis_cert_file, without a password"),
     "data": path("Data directory of the embedded Valkey"),
     "agent_token": _token("Token that agents present"),
     "agent_token_file": path("File that contains the agents' token"),
@@ -145,12 +169,28 @@ SETTINGS: Mapping[str, Setting] = {
     "credential_lifetime": number(
         60, 7 * 86_400, "Seconds for which an agent's credential is valid; it is renewed before"
     ),
+    "clone_policy": choice(
+        ("tell", "hold"),
+        "What happens to an agent whose key is used by two copies, such as a cloned disk: it is told, and the copies "
+        "take turns at most once a minute; or its key is revoked too, so that both are refused until it enrols anew",
+    ),
     "require_identity": switch(
         "Refuse the shared token of agents, so that only agents with an identity of their own open links; needs "
         "issuer_key"
     ),
+    "insecure_shared_token": switch(
+        "Let the shared token of agents open links on a port that other machines can reach; whoever has it can be any "
+        "agent without an identity of its own"
+    ),
     "issuers": path(
         "TOML file of the OpenID Connect issuers whose JWTs callers of the API may present; read again when it changes"
+    ),
+    "link_issuers": path(
+        "TOML file of the issuers whose JWTs agents may present, such as those of Kubernetes service accounts; read "
+        "again when it changes"
+    ),
+    "event_sinks": path(
+        "TOML file of the HTTP endpoints to which events of agents are delivered (webhooks); read again when it changes"
     ),
     "audit_log": path(
         "Folder of the audit log, in which decisions about callers are recorded before they take effect; by default "
@@ -164,6 +204,18 @@ SETTINGS: Mapping[str, Setting] = {
     # A file of 64 KiB has some 150 lines; 1 GiB takes a minute to look through at the start.
     "audit_size": whole_number(
         64 * KIB, 1024 * MIB, "Size from which on the audit log goes on in a new file, in bytes"
+    ),
+    "audit_key": path(
+        "PEM file of the Ed25519 key that signs the heads of the audit log, so that nobody who has only the folder can "
+        "shorten the log or write it anew; needs audit_log"
+    ),
+    "audit_head_interval": number(
+        1, 86_400, "Seconds between two signed heads of an audit log in which lines were written meanwhile"
+    ),
+    "audit_endpoint": text(
+        r"(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?",
+        "an http:// or https:// URL, or nothing",
+        "OTLP/HTTP endpoint for the lines of the audit log, such as http://collector:4318; needs audit_log",
     ),
     "terminal_recordings": path(
         "Folder in which the output of terminals is recorded as asciicast files; by default none is recorded"
@@ -233,8 +285,30 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "forget_after": number(0, 10 * 366 * 86_400, "Seconds of absence after which an agent is forgotten, 0 for never"),
     "retention": number(1, 7 * 86_400, "Seconds for which results are kept after the end of a command"),
+    "method_retention": text(
+        r"([A-Za-z0-9][A-Za-z0-9._-]{0,63}=[1-9][0-9]{0,5}(,[A-Za-z0-9][A-Za-z0-9._-]{0,63}=[1-9][0-9]{0,5})*)?",
+        "METHOD=SECONDS, separated by commas, such as exec=300,backup=86400",
+        "Seconds for which results of these methods are kept, in place of retention; runs keep theirs for retention",
+    ),
+    "results_limit": whole_number(
+        0,
+        1024 * 1024 * MIB,
+        "Bytes of results of ended commands that Redis keeps for the whole fleet: above it the oldest are dropped, and "
+        "their readers told so with `results_dropped`; 0 for 40 % of what Redis may use",
+    ),
+    "method_results_limit": text(
+        r"((\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})=[0-9]{1,12}(,(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})=[0-9]{1,12})*)?",
+        "METHOD=BYTES, separated by commas, such as exec=65536,*=1048576",
+        "Bytes of results above which those of a command of this method are dropped a minute after its end; * is any "
+        "other method, and less than 4 KiB is always kept",
+    ),
     "output_limit": whole_number(
         64 * KIB, 1024 * MIB, "Maximum size of the results of one command, in bytes; the rest is discarded"
+    ),
+    "durability": choice(
+        ("local", "fsync", "replicated"),
+        "What Redis must have done before what it stored is told: executed it, written it to its disk, or passed it on "
+        "to a replica",
     ),
     "redis_memory_limit": whole_number(
         0,
@@ -253,4 +327,4 @@ SETTINGS: Mapping[str, Setting] = {
     "trace_ratio": number(0, 1, "Share of commands and links that are traced when their caller does not decide it"),
     "trace_slow": number(0, 86_400, "Seconds; a command that takes longer is always traced, as failed ones are"),
 }
-"""The fields of `Settings`, for each secret the file that may contain it, and the certificate authorities of Redis."""
+"""The fields of `Settings`, for each secret the file that may contain it, and the files of TLS with Redis."""

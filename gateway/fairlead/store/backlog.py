@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -72,10 +72,11 @@ class Call:
 
     `count` is the number of commands packed in it. `replies` is None for a call of one command, whose result is the
     reply; for others it holds the replies so far, and is the result once it is complete. `since` is the time of the
-    event loop at which the call began to wait.
+    event loop at which the call began to wait. `told` says that somebody outside is told what the reply says, so that
+    it must last (see `confirmer`).
     """
 
-    __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script", "since")
+    __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script", "since", "told")
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Call:
         self.replies = replies
         self.repeated = False
         self.since = 0.0
+        self.told = priority is Priority.RESULTS or priority is Priority.COMMANDS
 
     def fail(self, error: FairleadError, cause: BaseException | None = None) -> None:
         if self.future.done():
@@ -184,11 +186,12 @@ class Backlog:
             queue.bytes -= size
         return batch
 
-    def clear(self) -> Iterator[Call]:
-        """Remove and yield all waiting calls."""
+    def fail_all(self, why: str, cause: BaseException | None = None) -> None:
+        """Remove all waiting calls, which fail as unavailable for the reason `why`."""
         for queue in self._queues:
             calls, queue.calls, queue.bytes = queue.calls, deque(), 0
-            yield from calls
+            for call in calls:
+                call.fail(BusUnavailable(why), cause)
 
 
 class ExpectedSize:

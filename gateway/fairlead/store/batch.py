@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
-from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import AskError, NoScriptError, ReadOnlyError, RedisError, ResponseError, TryAgainError
 
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Call
 from fairlead.store.endpoint import RedisConnection, keys_of, pack
-from fairlead.store.errors import OUT_OF_MEMORY, WRONG_TYPE, ScriptError, reply_code, reply_error
+from fairlead.store.errors import CLUSTER_DOWN, OUT_OF_MEMORY, WRONG_TYPE, ScriptError, reply_code, reply_error
 from fairlead.store.reply import Reply
 from fairlead.store.reply_deadline import ReplyDeadline
 from fairlead.store.script import Script
+from fairlead.store.servers.server_identity import GET_NAME
 
 PROGRESS = 16
 """Number of replies after which the timeout of a batch begins again: large replies on a slow line take long, although
@@ -26,25 +28,37 @@ nothing is wrong."""
 BATCH_LIMIT = 5
 """Multiple of the timeout that a batch may take at most while its replies keep arriving."""
 
+Redirected: TypeAlias = "list[tuple[Call, AskError | TryAgainError]]"
+"""Calls that a server of a Cluster did not execute, and why: MOVED (an `AskError` too), ASK or TRYAGAIN."""
+
 
 class CallBatch:
     """The calls of one batch. `loaded` has the digests of the scripts that the server has, and is kept up to date.
 
     After `exchange`, `unanswered` holds the calls without a reply (none, unless the exchange failed), and `again` the
-    calls to send once more. `demoted` is True if a reply said that the server has become a replica, `out_of_memory` if
-    one said that its memory is full. `mistyped` are the keys of commands that found a value of another type. `count` is
-    the number of commands.
+    calls to send once more. `redirected` has those that belong to another server of a Cluster. `demoted` is True if a
+    reply said that the server has become a replica, `cluster_down` if one said that its cluster is down, and
+    `out_of_memory` if one said that its memory is full. `mistyped` are the keys of commands that found a value of
+    another type. `count` is the number of commands.
     """
 
     __slots__ = (
-        "_address", "_loaded", "_refused", "again", "count", "demoted", "mistyped", "out_of_memory",
-        "unanswered",
+        "_address", "_hold", "_loaded", "_redirects", "_refused", "again", "cluster_down", "count", "demoted", "held",
+        "mistyped", "out_of_memory", "redirected", "unanswered",
     )  # fmt: skip
 
-    def __init__(self, calls: deque[Call], loaded: set[bytes], address: str) -> None:
+    def __init__(
+        self, calls: deque[Call], loaded: set[bytes], address: str, redirects: bool = False, hold: bool = False
+    ) -> None:
+        """`redirects` tells that somebody sends calls to where they belong; without it they fail."""
         self.unanswered = calls
+        self._hold = hold
+        self.held: list[tuple[Call, Any]] = []
+        self.redirected: Redirected = []
+        self._redirects = redirects
         self.again: list[Call] = []
         self.demoted = False
+        self.cluster_down = False
         self.out_of_memory = False
         self.mistyped: list[bytes] = []
         self.count = sum([call.count for call in calls])
@@ -62,12 +76,17 @@ class CallBatch:
         missing = self._missing_scripts()
         chunks = [pack((b"SCRIPT", b"LOAD", script.source)) for script in missing]
         chunks += [call.packed for call in self.unanswered]
+        if connection.name:
+            chunks.insert(0, GET_NAME)
         clock = asyncio.get_running_loop().time
         started = clock()
         deadline = ReplyDeadline(timeout, timeout * BATCH_LIMIT)
         try:
             async with deadline.timeout:
                 await connection.send(b"".join(chunks))
+                if connection.name and await connection.read() != connection.name:
+                    # Something between has led it to another server: its answers are no answers to whoever asked.
+                    raise BusUnavailable(f"the connection to Redis at {self._address} leads to another server now")
                 for script in missing:
                     await self._read_loaded(connection, script)
                 await self._read_replies(connection, deadline.progress)
@@ -109,11 +128,16 @@ class CallBatch:
             except ResponseError as e:
                 self._fail(call, e)
             else:
-                if not call.future.done():
-                    call.future.set_result(reply)
+                self._answer(call, reply)
             calls.popleft()
             if len(calls) % PROGRESS == 0:
                 progress()
+
+    def _answer(self, call: Call, reply: Reply | list[Reply | FairleadError]) -> None:
+        if self._hold and call.told:
+            self.held.append((call, reply))
+        elif not call.future.done():
+            call.future.set_result(reply)
 
     def _fail(self, call: Call, error: ResponseError) -> None:
         """Fail a call with the server's error, unless the server only lacks its script, which the next batch loads."""
@@ -127,11 +151,15 @@ class CallBatch:
             call.repeated = True
             self.again.append(call)
             return
+        if self._redirects and isinstance(error, AskError | TryAgainError):
+            self.redirected.append((call, error))
+            return
         call.fail(self._error(call, error, 0), error)
 
     def _error(self, call: Call, error: ResponseError, number: int) -> FairleadError:
         """Our error for the server's; `number` is the place of the command in its call."""
         self.demoted = self.demoted or isinstance(error, ReadOnlyError)
+        self.cluster_down = self.cluster_down or reply_code(error) == CLUSTER_DOWN
         self.out_of_memory = self.out_of_memory or reply_code(error) == OUT_OF_MEMORY
         keys = keys_of(call.packed, number) if reply_code(error) == WRONG_TYPE else []
         self.mistyped += keys
@@ -169,4 +197,4 @@ class CallBatch:
             replies.clear()
             self.again.append(call)
         else:
-            call.future.set_result(replies)
+            self._answer(call, replies)

@@ -42,15 +42,14 @@ class BlockingReader:
 
     def __init__(
         self,
-        url: str,
+        endpoint: Endpoint,
         stream: str,
         on_entries: Callable[[list[Entry]], None],
         *,
         last_id: str = START,
         read_timeout: float = READ_TIMEOUT,
-        client_name: str = "fairlead-reader",
     ) -> None:
-        self._endpoint = Endpoint(url, client_name)
+        self._endpoint = endpoint
         self._stream = stream
         self._on_entries = on_entries
         self._read_timeout = read_timeout
@@ -82,6 +81,7 @@ class BlockingReader:
             self._owner = None
         if self._leaving:
             await asyncio.wait(self._leaving)
+        await self._endpoint.aclose()
 
     def _dismiss(self, owner: asyncio.Task[None]) -> None:
         self._leaving.add(owner)

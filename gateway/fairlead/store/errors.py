@@ -9,11 +9,12 @@ fixed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
-from fairlead.errors import BusUnavailable, FairleadError, StoreFull
+from fairlead.errors import BusUnavailable, FairleadError, StoreFull, WritesRefused
 from fairlead.text import plain
 
 
@@ -42,22 +43,28 @@ WRONG_TYPE = "WRONGTYPE"
 """The code for a key whose value is of another type than the command works on."""
 OUT_OF_MEMORY = "OOM"
 """The code for a command that needs memory while the server has none left."""
+CLUSTER_DOWN = "CLUSTERDOWN"
+"""The code for a command that a server of a Cluster refuses because it sees no majority of the primaries."""
 UNFIT_SERVER = {
     "LOADING": "it is loading its data; wait",
     "MISCONF": "it cannot write to its disk; free space or repair the disk of the server",
     "READONLY": "it is a replica; point the address at the primary",
     "MASTERDOWN": "it is a replica without its primary; wait for the failover",
     "NOREPLICAS": "too few replicas follow it (min-replicas-to-write)",
-    "CLUSTERDOWN": "its cluster is down",
+    CLUSTER_DOWN: "its cluster is down",
+    "MOVED": "it is one server of a Cluster; name the Cluster with redis+cluster://",
+    "ASK": "it is one server of a Cluster; name the Cluster with redis+cluster://",
     "TRYAGAIN": "its cluster is moving keys",
     "BUSY": "a script has run too long on it; SCRIPT KILL ends it",
     "NOAUTH": "it requires a password; set one in the address",
     "WRONGPASS": "it refuses the password of the address",
-    "NOPERM": "the user of the address lacks a permission",
 }
 """The codes of error replies whose cause is the state of the server and not the command, with that cause and, where
 there is one, the remedy."""
 
+
+REFUSING_WRITES = frozenset({"MISCONF", "NOREPLICAS"})
+"""Those of them with which the server refuses what writes, whoever asks, and serves what reads."""
 
 FULL_RETRY_AFTER = 30
 """Seconds after which a request for which there was too little memory may be repeated. Memory becomes free as results
@@ -82,14 +89,33 @@ def reply_code(error: Exception) -> str:
     return first if first.isupper() else "ERR"
 
 
+def lacking_rule(error: Exception) -> str:
+    """The rule that the user of a connection lacks, such as `+hset`, or `~` for a key; "" if `error` is another one."""
+    message = str(error)
+    if reply_code(error) != "NOPERM" and "ACL failure in script" not in message:
+        return ""
+    command = re.search(r"run the '([^' ]+)' command", message)
+    return f"+{command[1]}" if command else "~"
+
+
+def unfit(error: Exception) -> str:
+    """Why the server cannot serve, with the remedy; "" if it is not the server that is wrong."""
+    rule = lacking_rule(error)
+    if not rule:
+        return UNFIT_SERVER.get(reply_code(error), "")
+    remedy = "add the pattern of the key to its rules" if rule == "~" else f"add the rule {rule} to it"
+    return f"the user of the address lacks a permission; {remedy} (`fairlead redis acl` prints all rules)"
+
+
 def reply_error(error: ResponseError, address: str, script: str | None, keys: Sequence[bytes] = ()) -> FairleadError:
     """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause. The
     message names the command by its `keys`."""
     code = reply_code(error)
     if code == OUT_OF_MEMORY:
         return store_full(f"Redis at {address} is full: it uses all of its maxmemory")
-    if code in UNFIT_SERVER:
-        return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")
+    if why := unfit(error):
+        kind = WritesRefused if code in REFUSING_WRITES else BusUnavailable
+        return kind(f"Redis at {address} refuses commands: {why} ({code}: {error})")
     about = f" (keys: {', '.join(plain(key.decode(errors='replace')) for key in keys)})" if keys else ""
     if script is not None:
         return ScriptError(script, f"{error}{about}", code)

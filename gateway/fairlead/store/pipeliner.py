@@ -15,17 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
-from fairlead.store.batch import CallBatch
-from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, pack, reconnect_delay
+from fairlead.store.batch import CallBatch, Redirected
+from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, reconnect_delay
 from fairlead.store.reply import Arg, Reply
 from fairlead.store.reply_limit import ReplyLimit
-from fairlead.store.script import WRITE, Script
+from fairlead.store.servers.confirmer import Confirmer
+from fairlead.store.servers.server_identity import identify
+from fairlead.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +38,12 @@ WAITING_TIMEOUT = 30.0
 """Seconds that a call may wait to be sent, accurate to one batch. It is longer than any caller waits. Batches take
 milliseconds, and all waiting calls fail when one batch fails, so this limit applies only to a server that answers, but
 too slowly."""
+SENTINEL_PERIOD = 3.0
+"""Seconds between two questions to Sentinels whether the primary is still the same one."""
 
 
-class Pipeliner:
-    """One connection to Redis, its backlog and its circuit breaker.
-
-    All calls belong to one event loop. `available`, `last_error` and the counters may be read at any time.
-    """
+class Pipeliner(Store):
+    """One connection to Redis, its backlog and its circuit breaker."""
 
     def __init__(
         self,
@@ -52,138 +54,113 @@ class Pipeliner:
         waiting_timeout: float = WAITING_TIMEOUT,
         client_name: str = "fairlead",
         allowance: ReplyLimit | None = None,
+        endpoint: Endpoint | None = None,
+        confirmer: Confirmer | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, client_name, allowance)
-        self.address = self._endpoint.address
+        """`endpoint` is the server, if it is not simply the one that `url` leads to. A `confirmer` holds answers
+        back."""
+        super().__init__()
+        self._url, self._client_name = url, client_name
+        self._endpoint = endpoint or Endpoint(url, client_name, allowance)
         self._batch_timeout = batch_timeout
         self._connect_timeout = connect_timeout
         self._waiting_timeout = waiting_timeout
         self._backlog = Backlog()
+        self._confirmer = confirmer
+        self._confirming: asyncio.Task[None] | None = None
+        self._server = ""
+        """The server of the newest connection."""
         self._loaded: set[bytes] = set()
         """The digests of the scripts that the server has."""
         self._batch = CallBatch(deque(), self._loaded, self.address)
         self._wake = asyncio.Event()
-        self._up = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """The running loop, kept because each lookup costs a system call in Python 3.11."""
+        self._successor = ""
+        """The address of the server that has taken the place of this one, as the Sentinels say."""
         self.last_error = BusUnavailable(f"Redis at {self.address} is not connected yet")
-        self.on_change: list[Callable[[bool], None]] = []
-        """Functions to call with the new value of `available` whenever it changes."""
-        self.on_connect: Callable[[], None] | None = None
-        """Called after each new connection, because the server may have lost data since the previous connection."""
-        self.on_batch: Callable[[float, int], None] | None = None
-        """Called with the seconds and the number of commands of each answered batch."""
-        self.on_wrong_type: Callable[[list[bytes]], None] | None = None
-        """Called after a batch with the keys of its commands that found a value of another type."""
+        self.on_redirect: Callable[[Redirected], None] | None = None
+        """Takes the calls that were not executed because their keys are on another server of the Cluster. Without it
+        they fail."""
+        self.on_cluster_down: Callable[[], None] | None = None
+        """Called after a batch in which this server has said that its Cluster is down."""
         self.low_memory = False
-        """Whether the server refuses what needs memory, or may soon. Whoever watches its memory sets it, too."""
         self.last_latency = 0.0
         self.batches = 0
         self.commands = 0
         self.trips = 0
 
     @property
-    def available(self) -> bool:
-        """True while the circuit breaker is closed. A lost server is noticed only when a call is sent."""
-        return self._up.is_set()
+    def address(self) -> str:  # type: ignore[override]  # read-only here: the endpoint looks it up
+        return self._endpoint.address
 
     @property
     def backlog(self) -> int:
-        """The number of calls that wait to be sent."""
         return len(self._backlog)
 
     def waiting(self, priority: Priority) -> int:
-        """The number of calls of one priority that wait to be sent."""
         return self._backlog.waiting(priority)
 
+    def primaries(self) -> dict[str, bool]:
+        return {self.address: self.available}
+
+    @property
+    def unconfirmed(self) -> str:
+        return "" if self._confirmer is None else self._confirmer.problem
+
+    @property
+    def confirmations(self) -> tuple[int, int]:
+        return (0, 0) if self._confirmer is None else (self._confirmer.confirmations, self._confirmer.failures)
+
+    def answers(self, key: str) -> bool:
+        return self.available
+
+    def owner(self, key: str) -> str:
+        return ""
+
+    def owners(self) -> dict[str, bool]:
+        return {"": self.available}
+
+    def tag_of(self, owner: str) -> str:
+        return ""
+
+    async def look_at_servers(self) -> None:
+        pass  # each connection looks it up
+
+    def endpoint(self, key: str, client_name: str) -> Endpoint:
+        return Endpoint(self._url, client_name)
+
     def start(self) -> None:
-        """Begin to connect; `wait_available` waits for the connection. The first connection is made like any later
-        one."""
         if self._owner is not None:
             raise RuntimeError("the pipeliner has been started already")
+        self._loop = asyncio.get_running_loop()
         self._owner = asyncio.create_task(self._own(), name=f"pipeliner {self.address}")
+        if self._confirmer is not None:
+            self._confirming = asyncio.create_task(self._confirmer.run(), name=f"confirmer {self.address}")
 
     async def aclose(self) -> None:
-        """Close the connection. Calls that have no reply yet fail."""
         if self._owner is not None and not self._owner.done():
             self._owner.cancel()
             await asyncio.wait([self._owner])
+        if self._confirmer is not None and self._confirming is not None:
+            self._confirming.cancel()
+            await asyncio.wait([self._confirming])
+            await self._confirmer.aclose()
         self._fail_all(BusUnavailable(f"this node has closed its connection to Redis at {self.address}"))
+        await self._endpoint.aclose()
 
-    async def wait_available(self, timeout: float) -> bool:
-        try:
-            async with asyncio.timeout(timeout):
-                await self._up.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def submit(
-        self, *args: Arg, priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY
+    def submit_to(
+        self, address: str, *args: Arg, priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY
     ) -> asyncio.Future[Reply]:
-        """Send one command, for example `submit("HSET", key, "field", 1)`, and return a future of its reply.
+        return self.submit(*args, priority=priority, expected=expected)
 
-        Commands of one priority run in the order in which they were submitted. `expected` is the expected size of the
-        reply in bytes, by which batches are bounded. The future fails with `StoreError` or with `BusUnavailable`: at
-        once if the circuit breaker is open or the backlog of this priority is full. Cancelling the future does not
-        withdraw the command.
-        """
-        return self._enqueue(Call(self._future(), pack(args), None, priority, expected))
-
-    def run(
-        self, script: Script, keys: Sequence[bytes | str], args: Sequence[Arg], *,
-        priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY,
-    ) -> asyncio.Future[Reply]:  # fmt: skip
-        """Run a script. It works like `submit`, and the future may also fail with `ScriptError`."""
-        packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
-        return self._enqueue(Call(self._future(), packed, script, priority, expected))
-
-    def write(
-        self, name: str, key: bytes | str, *args: Arg, priority: Priority = Priority.COMMANDS
-    ) -> asyncio.Future[Reply]:
-        """Send a command with one key as `submit` does, and so that it succeeds when the server is out of memory."""
-        if self.low_memory:
-            return self.run(WRITE, (key,), (name, *args), priority=priority)
-        return self.submit(name, key, *args, priority=priority)
-
-    def run_each(
-        self,
-        script: Script,
-        calls: Sequence[tuple[Sequence[bytes | str], Sequence[Arg]]],
-        *,
-        priority: Priority = Priority.COMMANDS,
-        expected: int = EXPECTED_REPLY,
+    def _enqueue_each(
+        self, packed: list[bytes], words: Sequence[Sequence[Arg]], like: Call
     ) -> asyncio.Future[list[Reply | FairleadError]]:
-        """Run a script once for each pair of keys and arguments in `calls`, as one call with one future.
+        count = len(packed)
+        call = Call(like.future, b"".join(packed), like.script, like.priority, like.expected * count, count, [])
+        return self._enqueue(call, ())
 
-        It costs this process a tenth less than as many calls of `run`; the server sees the same commands. The future
-        gives the replies in the order of `calls`, and in place of an error reply the error that `run` would raise. The
-        whole future fails when the server is unavailable. `calls` must not be empty and must fit into one batch;
-        `expected` is the expected size of each single reply.
-        """
-        sha = script.sha
-        packed = b"".join([pack((b"EVALSHA", sha, len(keys), *keys, *args)) for keys, args in calls])
-        future: asyncio.Future[list[Reply | FairleadError]] = self._future()
-        self._enqueue(Call(future, packed, script, priority, expected * len(calls), len(calls), []))
-        return future
-
-    def submit_each(
-        self, commands: Sequence[tuple[Arg, ...]], *, priority: Priority = Priority.COMMANDS,
-        expected: int = EXPECTED_REPLY,
-    ) -> asyncio.Future[list[Reply | FairleadError]]:  # fmt: skip
-        """Send many commands as one call with one future, as `run_each` does for a script."""
-        future: asyncio.Future[list[Reply | FairleadError]] = self._future()
-        packed = b"".join([pack(command) for command in commands])
-        self._enqueue(Call(future, packed, None, priority, expected * len(commands), len(commands), []))
-        return future
-
-    def _future(self) -> asyncio.Future[Any]:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop.create_future()
-
-    def _enqueue(self, call: Call) -> asyncio.Future[Reply]:
+    def _enqueue(self, call: Call, words: Sequence[Arg]) -> asyncio.Future[Any]:
         if self._loop is not None:
             call.since = self._loop.time()
         if not self._up.is_set():
@@ -193,6 +170,18 @@ class Pipeliner:
         else:
             self._wake.set()
         return call.future
+
+    def send_first(self, calls: list[Call]) -> None:
+        """Queue calls that another server of a Cluster has passed on before the others of their priorities."""
+        if not self._up.is_set():
+            for call in calls:
+                call.fail(BusUnavailable(f"{self.last_error.message}; the call was not executed"), self.last_error)
+            return
+        now = asyncio.get_running_loop().time()
+        for call in calls:
+            call.since = now
+        self._backlog.put_back(calls)
+        self._wake.set()
 
     # -- the connection ----------------------------------------------------------------------------
 
@@ -204,11 +193,16 @@ class Pipeliner:
             served = self.batches
             try:
                 connection = await self._endpoint.connect(connect_timeout(self._connect_timeout, attempt))
+                seconds = connect_timeout(self._connect_timeout, attempt)
+                server = await identify(connection, self._client_name, self.address, seconds)
+                if self._server not in ("", server):  # those who wait relied on the data of the server before
+                    self._backlog.fail_all(f"another server has taken over at {self.address}; the call was not sent")
+                self._server = server
                 self._loaded.clear()
                 self._close_breaker()
                 if self.on_connect is not None:
-                    self.on_connect()
-                await self._pump(connection)
+                    self.on_connect("")
+                await self._serve(connection)
                 continue  # the server closed the connection between two batches: nothing is lost, reconnect at once
             except BusUnavailable as e:
                 self._trip(e)
@@ -222,6 +216,25 @@ class Pipeliner:
             attempt = 0 if self.batches > served else attempt + 1
             await asyncio.sleep(reconnect_delay(attempt))
 
+    async def _serve(self, connection: RedisConnection) -> None:
+        """Exchange batches, while the Sentinels are asked whether this server still is the primary, if there are
+        any."""
+        self._successor = ""
+        if self._endpoint.sentinels is None:
+            await self._pump(connection)
+            return
+        watch = asyncio.create_task(self._watch_sentinels(), name=f"sentinels of {self.address}")
+        try:
+            await self._pump(connection)
+        finally:
+            watch.cancel()
+
+    async def _watch_sentinels(self) -> None:
+        while not self._successor:
+            await asyncio.sleep(SENTINEL_PERIOD * random.uniform(0.75, 1.25))
+            self._successor = await self._endpoint.superseded()
+        self._wake.set()
+
     async def _pump(self, connection: RedisConnection) -> None:
         """Exchange batches until the server closes the connection between two of them."""
         served = self.batches
@@ -233,6 +246,8 @@ class Pipeliner:
                 self._wake.clear()
                 await self._wake.wait()
                 await asyncio.sleep(0)  # what the other callbacks of this turn submit belongs to the same batch
+            if self._successor:
+                raise BusUnavailable(f"Redis at {self.address} is no longer the primary: {self._successor} is")
             if not answered and await connection.is_spent():
                 if self.batches > served:
                     return
@@ -248,14 +263,22 @@ class Pipeliner:
 
     async def _exchange(self, connection: RedisConnection) -> None:
         """Exchange the next batch. If that fails, `_batch` holds the calls without a reply, which `_trip` fails."""
-        batch = self._batch = CallBatch(self._backlog.take(), self._loaded, self.address)
+        batch = self._batch = CallBatch(
+            self._backlog.take(), self._loaded, self.address, self.on_redirect is not None, self._confirmer is not None
+        )
         try:
             seconds = await batch.exchange(connection, self._batch_timeout)
         finally:
+            if batch.held and self._confirmer is not None:
+                self._confirmer.hold(batch.held, self._server)
             self._backlog.put_back(batch.again)  # also when the batch fails: `_fail_all` then fails these calls
+            if batch.redirected and self.on_redirect is not None:
+                self.on_redirect(batch.redirected)
         if batch.demoted:
             # After a failover, the host name may resolve to the new primary, but only a new connection resolves it.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
+        if batch.cluster_down and self.on_cluster_down is not None:
+            self.on_cluster_down()
         self.low_memory = self.low_memory or batch.out_of_memory
         self.last_latency = seconds
         self.batches += 1
@@ -288,12 +311,4 @@ class Pipeliner:
         while self._batch.unanswered:
             call = self._batch.unanswered.popleft()
             call.fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
-        for call in self._backlog.clear():
-            call.fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
-
-    def _tell(self) -> None:
-        for callback in list(self.on_change):
-            try:
-                callback(self._up.is_set())
-            except Exception:
-                logger.exception("a callback for the availability of Redis at %s failed", self.address)
+        self._backlog.fail_all(f"{error.message}; the call was not sent", error)

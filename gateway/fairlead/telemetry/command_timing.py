@@ -33,8 +33,8 @@ class CommandTiming:
     """The timestamps of one command on one link. A timestamp of 0 means that the step has not happened."""
 
     __slots__ = (
-        "acked", "attempt", "code", "ended", "first", "origin", "received", "resumed", "rung", "span", "stored",
-        "waited", "written",
+        "acked", "attempt", "code", "ended", "first", "offered", "origin", "received", "resumed", "rung", "span",
+        "stored", "waited", "written",
     )  # fmt: skip
 
     def __init__(self, rung: int, received: int) -> None:
@@ -44,6 +44,8 @@ class CommandTiming:
         """When this node received the doorbell."""
         self.waited = False
         """True if the command existed before the link did."""
+        self.offered = False
+        """True if it was sent as its doorbell has brought it."""
         self.written = 0
         self.acked = 0
         self.first = 0

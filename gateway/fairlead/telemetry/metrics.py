@@ -6,10 +6,10 @@ docs/telemetry.md lists all metrics, and a test compares that list with this mod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from fairlead.telemetry.command_timing import STAGES
@@ -98,6 +98,11 @@ class Metrics:
             "fairlead_command_stage_duration_seconds", "Stages of a command at its agent's node", LATENCY, r, "stage"
         )
         self.stages = tuple(map(stage.of, STAGES))
+        self.events_dropped = Counter(
+            "fairlead_events_dropped_total",
+            "Events removed because their agent had more than one agent may have",
+            registry=r,
+        )
         self.fenced = Counter(
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )
@@ -114,6 +119,11 @@ class Metrics:
         )
         self.data_lost = Counter(
             "fairlead_data_lost_total", "How often this node found Redis without its data", registry=r
+        )
+        self.failovers = Counter(
+            "fairlead_redis_failovers_total",
+            "How often this node found another Redis server in place of the one before, or the same one restarted",
+            registry=r,
         )
         self.reclaimed = Counter(
             "fairlead_agents_reclaimed_total", "Agents claimed again because their rows were in doubt", registry=r
@@ -155,9 +165,22 @@ class Metrics:
             gauge.labels(value).set_function(read)
         self._gauges.append(gauge)
 
+    def add_varying_gauge(self, name: str, text: str, label: str, read: Callable[[], Mapping[str, float]]) -> None:
+        """Add a gauge whose series, by the value of `label`, are read when it is scraped. They must be few."""
+        self.registry.register(
+            _ReadEach(GaugeMetricFamily, name, text, (label,), lambda: {(one,): n for one, n in read().items()})
+        )
+
     def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Add a counter whose value is read when it is scraped."""
         self.registry.register(_Read(name, text, read))
+
+    def add_labelled_counter(
+        self, name: str, text: str, labels: Sequence[str], read: Callable[[], Mapping[tuple[str, ...], float]]
+    ) -> None:
+        """Add a counter with one series for each tuple of values of `labels`, which are read when it is scraped. They
+        must be bounded."""
+        self.registry.register(_ReadEach(CounterMetricFamily, name, text, labels, read))
 
     def exposition(self, with_exemplars: bool = False) -> bytes:
         """Return all metrics as text: in OpenMetrics format if `with_exemplars`, else in Prometheus format."""
@@ -175,3 +198,26 @@ class _Read:
 
     def collect(self) -> list[CounterMetricFamily]:
         return [CounterMetricFamily(self._name, self._text, value=self._read())]
+
+
+class _ReadEach:
+    """A collector of one counter or gauge with labels whose values another object keeps."""
+
+    def __init__(
+        self,
+        family: type[CounterMetricFamily] | type[GaugeMetricFamily],
+        name: str,
+        text: str,
+        labels: Sequence[str],
+        read: Callable[[], Mapping[tuple[str, ...], float]],
+    ) -> None:
+        self._family = family
+        self._about = name, text
+        self._labels = labels
+        self._read = read
+
+    def collect(self) -> list[CounterMetricFamily | GaugeMetricFamily]:
+        found = self._family(*self._about, labels=self._labels)
+        for values, number in self._read().items():
+            found.add_metric(values, number)
+        return [found]

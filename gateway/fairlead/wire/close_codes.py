@@ -62,8 +62,10 @@ class CloseCode(IntEnum):
     RESTART = 4000, CloseKind.MOVED, "the node is restarting: reconnect"
     BUS_AWAY = 4003, CloseKind.LOST, "the node lost Redis for too long: reconnect"
     DISCONNECTED = 4004, CloseKind.MOVED, "disconnected by the platform: reconnect"
+    EXPIRED = 4006, CloseKind.MOVED, "the agent's credential has expired: reconnect with a new one"
     SUPERSEDED = 4007, CloseKind.REPLACED, "superseded by a newer attempt of the same process"
     SILENT = 4008, CloseKind.LOST, "nothing was heard for 2.5 heartbeats"
+    CONTESTED = 4009, CloseKind.FAULT, "another copy of this agent has the link: reconnect later"
     SLOW_READER = 4408, CloseKind.LOST, "the agent does not read what it is sent"
     RATE = 4413, CloseKind.FAULT, "more was sent than the limits allow"
 

@@ -40,8 +40,8 @@ class CommandStream:
     """One command's output and input. `pending` holds the messages that are not yet stored, in order."""
 
     __slots__ = (
-        "command", "credit_left", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size",
-        "input_taken", "lane", "memory", "next", "pending", "window",
+        "command", "credit_left", "ended", "held", "input", "input_asked", "input_ended", "input_next", "input_owed",
+        "input_size", "input_taken", "lane", "memory", "next", "pending", "window",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,8 @@ class CommandStream:
         self.input_owed = 0
         """The bytes that were received on this link and taken by the handler, and that are not granted yet."""
         self.input_ended = False
+        self.input_asked = False
+        """Whether a content was asked for on this link."""
 
     def chunk(self, kind: str, payload: bytes) -> Chunk:
         """Create the next chunk. The caller has checked that `credit_left` is sufficient for it."""
@@ -173,9 +175,18 @@ class CommandStream:
         grant, self.input_owed = self.input_owed, 0
         return Credit(id=self.command, bytes=grant) if grant else None
 
+    def ask(self) -> Credit | None:
+        """What makes the gateway send the content of the command as its input; None if this link has asked already."""
+        if self.input_asked:
+            return None
+        self.input_asked = True
+        return Credit(id=self.command, bytes=0)
+
     def unsettled(self, size: int) -> None:
-        """Record that `size` bytes of credit from `settle` or `take` could not be sent: they are owed again."""
+        """Record that `size` bytes of credit from `settle`, `take` or `ask` could not be sent: they are owed again."""
         self.input_owed += size
+        if not size:
+            self.input_asked = False
 
     def resume(self, have: int, window: int, input_from: int) -> bool:
         """Continue the stream on a new link: the chunks before `have` are stored, and the input comes from chunk
@@ -189,7 +200,7 @@ class CommandStream:
         self.input_next = input_from
         self.input.clear()
         self.input_size = self.input_owed = 0
-        self.input_ended = False
+        self.input_ended = self.input_asked = False
         if self.memory is not None:
             self.memory.stored(self.command, have)
         while self.pending and isinstance(first := self.pending[0], Chunk) and first.n < have:

@@ -182,12 +182,13 @@ class GatewayLink:
         stream.receive_input_credit(credit)
         return Action.GRANT
 
-    def store(self, count: int) -> Rx:
-        """Record that the next `count` numbered messages are stored. Returns the receipt to send."""
+    def store(self, count: int, dropped: int = 0) -> Rx:
+        """Record that the next `count` numbered messages are stored. Returns the receipt to send, which also tells the
+        agent how many of its oldest events were dropped."""
         self.stored += count
         if self.stored > self.received:
             raise ValueError(f"{self.stored} messages stored: expected at most {self.received}, which were received")
-        return Rx(s=self.stored)
+        return Rx(s=self.stored, dropped=dropped)
 
     def withhold(self, command: str) -> None:
         """Grant no credit to the stream until `grant_withheld`, because the store holds too much for its reader."""

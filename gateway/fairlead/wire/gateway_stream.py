@@ -22,7 +22,8 @@ class GatewayStream:
 
     __slots__ = (
         "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
-        "input_next", "input_sizes", "input_spent", "input_waiting", "known", "next", "owed", "withheld",
+        "input_next", "input_sizes", "input_source", "input_spent", "input_waiting", "known", "next", "owed",
+        "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
@@ -47,6 +48,9 @@ class GatewayStream:
         """All input before this chunk was removed from the store."""
         self.input_sizes: deque[int] | None = None
         """The sizes of the chunks from `input_consumed` on that were sent on this link."""
+        self.input_source: str | None = None
+        """The name of the content that is sent as the input when the agent asks for it; "" for what the caller writes,
+        None if that is not known."""
         self.input_spent = 0
         """The bytes granted back that do not yet amount to a whole chunk."""
         self.feeding = False

@@ -14,6 +14,8 @@ from fairlead.errors import InvalidRequest
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 """Braces, spaces and colons are not allowed, because the id is used unchanged in Redis hash tags and in URLs."""
 
+DIGEST = re.compile(r"[0-9a-f]{64}\Z")
+
 
 def check_agent_id(agent: str) -> str:
     """Return `agent`. Raises InvalidRequest if it is not a valid agent id."""
@@ -26,12 +28,35 @@ def check_agent_id(agent: str) -> str:
     return agent
 
 
+def check_digest(digest: str) -> str:
+    """Return `digest`. Raises InvalidRequest if it is not a SHA-256 in lower-case hexadecimal."""
+    if DIGEST.match(digest) is None:
+        raise InvalidRequest(
+            f"invalid digest {digest[:80]!r}: expected a SHA-256 as 64 hexadecimal digits in lower case", field="digest"
+        )
+    return digest
+
+
 def check_command_id(command: str) -> str:
     """Return `command` in canonical form. Raises InvalidRequest if it is not a UUID."""
+    return _canonical("command", command, "id")
+
+
+def check_run_id(run: str) -> str:
+    """Return `run` in canonical form. Raises InvalidRequest if it is not a UUID."""
+    return _canonical("run", run, "run")
+
+
+def _canonical(kind: str, given: str, field: str) -> str:
     try:
-        return str(uuid.UUID(command))
+        return str(uuid.UUID(given))
     except ValueError as e:
-        raise InvalidRequest(f"invalid command id {command[:64]!r}: expected a UUID", field="id") from e
+        raise InvalidRequest(f"invalid {kind} id {given[:64]!r}: expected a UUID", field=field) from e
+
+
+def uuid7_ms(uuid: str) -> int:
+    """The Unix time in milliseconds of a UUIDv7."""
+    return int(uuid[:8] + uuid[9:13], 16)
 
 
 def uuid7(now_ms: int, entropy: bytes) -> str:

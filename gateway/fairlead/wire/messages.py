@@ -90,7 +90,8 @@ class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Resume(Struct, frozen=True, gc=False):
-    """The agent's previous session within the same boot."""
+    """An earlier session of the agent: the last one, or, if the agent has an identity, the last one that it has stored
+    (see `fairlead.identity.proof`)."""
 
     sid: Id
 
@@ -175,7 +176,7 @@ class Cmd(Message, tag=4, frozen=True):
     credit: Count = WINDOW
     attempt: Count = 1
     traceparent: Annotated[str, Meta(max_length=64)] = ""
-    sig: Annotated[bytes, Meta(max_length=256)] = b""
+    sig: Annotated[bytes, Meta(max_length=1024)] = b""
     retry: CommandRetry = "never"
 
 
@@ -239,10 +240,12 @@ class Event(Message, tag=10, frozen=True):
 class Rx(Message, tag=11, frozen=True):
     """Gateway → agent: the first `s` numbered messages of this connection are stored.
 
-    ack, chunk, end and event with qos 1 are numbered from 1, in the order in which they are written to the socket.
+    ack, chunk, end and event with qos 1 are numbered from 1, in the order in which they are written to the socket. The
+    gateway has removed the `dropped` oldest events of this agent, because they were more than one agent may have.
     """
 
     s: Count
+    dropped: Count = 0
 
 
 class Auth(Message, tag=12, frozen=True):

@@ -14,9 +14,18 @@ from typing import Annotated
 from msgspec import Meta
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
+from fairlead_operator.api.access.access_spec import AuditLog, ClonePolicy, IssuersFile, Recordings, RolesFile
 from fairlead_operator.api.field_types import ApiStruct, Name
 from fairlead_operator.api.moves_spec import Drain, Moves, Rebalance
-from fairlead_operator.api.network_spec import HttpRoute, Ingress, LinkTls, NetworkPolicy, Services
+from fairlead_operator.api.network_spec import (
+    ClientCertHeader,
+    HttpRoute,
+    Ingress,
+    LinkTls,
+    NetworkPolicy,
+    Services,
+    TlsSecret,
+)
 from fairlead_operator.api.pod_spec import Pod, Resources, RollingUpdate
 from fairlead_operator.api.scaling_signals import ScalingSignals
 
@@ -29,7 +38,11 @@ STOP_MARGIN = 30
 """Seconds of a pod's grace period in addition to the drain and the shutdown delay: the servers stop within 13 s, the
 node leaves the fleet within 5 s, and the rest is for a machine that is short of CPU."""
 
-REDIS_URL = r"^rediss?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?([/?]\S*)?$"
+_REDIS_HOST = r"([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?"
+REDIS_URL = (
+    rf"^(rediss?://{_REDIS_HOST}([/?]\S*)?|rediss?\+cluster://{_REDIS_HOST}(,{_REDIS_HOST})*(/?\?\S*|/)?"
+    rf"|rediss?\+sentinel://{_REDIS_HOST}(,{_REDIS_HOST})*/[^/?\s]\S*)$"
+)
 """The URLs that gateways accept, except for those that no pod could use (the embedded server, a Unix socket), and
 without a user and a password, which everyone who may read a LinkGateway would see."""
 TRACE_ENDPOINT = r"^(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?$"
@@ -77,17 +90,19 @@ class Redis(ApiStruct, frozen=True, kw_only=True):
             str,
             Meta(
                 pattern=REDIS_URL,
-                description="redis://host:6379 or rediss://host:6379, for a server without a password. With a password "
-                "use secretRef.",
+                description="redis://host:6379, redis+sentinel://host:26379,host:26379/PRIMARY or "
+                "redis+cluster://host:6379,host:6379, with rediss in place of redis for TLS, for servers without a "
+                "password. With a password use secretRef.",
             ),
         ]
         | None
     ) = None
     secret_ref: Annotated[SecretKey | None, Meta(description="The Secret that holds the URL.")] = None
     ca_secret_ref: Annotated[
-        CaSecret | None,
-        Meta(description="The Secret with the CA certificates that verify the certificate of a rediss:// server."),
+        CaSecret | None, Meta(description="The Secret with the CA certificates that verify a rediss:// server.")
     ] = None
+    operator_secret_ref: Annotated[SecretKey | None, Meta(description="The operator's own URL, with its user.")] = None
+    client_tls: Annotated[TlsSecret | None, Meta(description="What pods and operator present to it.")] = None
 
 
 class TokenSecret(ApiStruct, frozen=True, kw_only=True):
@@ -227,11 +242,45 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     ] = 200
     redis: Redis
     tokens: Tokens
+    require_identity: Annotated[
+        bool | None,
+        Meta(
+            description="Only agents with an identity of their own may connect. Default: whether agents can enrol "
+            "(tokens.secretRef.issuerKey). With false, whoever has the shared agent token can be any agent: for trials."
+        ),
+    ] = None
+    clone_policy: Annotated[
+        ClonePolicy | None,
+        Meta(
+            description="Tell (the default): an agent whose key is used by two copies, such as a cloned disk, is told, "
+            "and the copies take turns. Hold: its key is revoked too, until it enrols anew."
+        ),
+    ] = None
+    roles: RolesFile = None
+    issuers: IssuersFile = None
+    audit_log: AuditLog | None = None
+    terminal_recordings: Recordings = None
     ingress: Ingress | None = None
     http_route: HttpRoute | None = None
     link_tls: Annotated[
         LinkTls | None,
         Meta(description="When present, the pods serve links with TLS themselves. Ingress and HTTPRoute must be off."),
+    ] = None
+    trusted_proxies: Annotated[
+        list[Annotated[str, Meta(pattern=r"^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$", max_length=64)]],
+        Meta(
+            max_length=100,
+            description="Addresses and networks of the proxies whose forwarding headers are believed, such as those of "
+            "the ingress controller's pods.",
+        ),
+    ] = []
+    link_client_cert_header: Annotated[
+        ClientCertHeader | None,
+        Meta(
+            description="Header in which trustedProxies pass on the client certificate of an agent, which they have "
+            "verified: ssl-client-cert (ingress-nginx), x-forwarded-client-cert (Envoy) or x-forwarded-tls-client-cert "
+            "(Traefik). From anybody else it is refused."
+        ),
     ] = None
     scaling: Scaling = Scaling()
     moves: Moves = Moves()
@@ -253,6 +302,12 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     rolling_update: RollingUpdate = RollingUpdate()
     rollout: Rollout = Rollout()
     pod: Pod = Pod()
+
+    @property
+    def identity_required(self) -> bool:
+        """Whether the shared agent token opens no link."""
+        can_enrol = self.tokens.secret_ref.issuer_key is not None
+        return can_enrol if self.require_identity is None else self.require_identity
 
     @property
     def moves_of_one(self) -> int:

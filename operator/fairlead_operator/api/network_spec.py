@@ -101,16 +101,55 @@ class Service(ApiStruct, frozen=True, kw_only=True):
     ] = None
 
 
-class LinkTls(ApiStruct, frozen=True, kw_only=True):
-    """TLS in the pods themselves, for links that no ingress ends TLS for."""
+class TlsSecret(ApiStruct, frozen=True, kw_only=True):
+    """A certificate and its key in a Secret."""
 
     secret_name: Annotated[
         Name,
         Meta(
-            description="Secret of the type kubernetes.io/tls, as cert-manager writes it. The pods read a renewed one "
-            "again within two minutes, and no link is dropped."
+            description="Secret of the type kubernetes.io/tls, as cert-manager writes it. A renewed one is read again "
+            "within two minutes, and no link is dropped."
         ),
     ]
+
+
+class ClientAuth(StrEnum):
+    REQUIRED = "Required"
+    OPTIONAL = "Optional"
+
+
+class ClientCertHeader(StrEnum):
+    """In which header a proxy passes on the client certificate that it has verified."""
+
+    INGRESS_NGINX = "ssl-client-cert"
+    ENVOY = "x-forwarded-client-cert"
+    TRAEFIK = "x-forwarded-tls-client-cert"
+
+
+class ClientCa(ApiStruct, frozen=True, kw_only=True):
+    """Mutual TLS: authorities whose certificates name the agents."""
+
+    secret_name: Annotated[Name, Meta(description="Secret with the certificates of the authorities (PEM).")]
+    key: Annotated[str, Meta(min_length=1, max_length=253)] = "ca.crt"
+    crl_key: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=253)] | None,
+        Meta(
+            description="Key of the Secret with certificate revocation lists (PEM), one of each authority. Within some "
+            "seconds after the kubelet has updated it, links of revoked certificates are closed.",
+        ),
+    ] = None
+    auth: Annotated[
+        ClientAuth,
+        Meta(description="Optional: agents may present another credential instead of a certificate."),
+    ] = ClientAuth.REQUIRED
+
+
+class LinkTls(TlsSecret, frozen=True, kw_only=True):
+    """TLS in the pods themselves, for links that no ingress ends TLS for."""
+
+    client_ca: Annotated[
+        ClientCa | None, Meta(description="When present, the pods ask agents for client certificates.")
+    ] = None
 
 
 class Services(ApiStruct, frozen=True, kw_only=True):

@@ -128,6 +128,9 @@ def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secr
     found += _not_allowed("pod.runtimeClassName", filter(None, classes), policy.runtime_classes, "runtimeClasses")
     kinds = [kind for one in pod.volumes for kind in (one.keys() - {"name"} or {"emptyDir"})]
     found += _not_allowed("pod.volumes: the type", kinds, policy.volumes, "volumes")
+    for name, folder in (("auditLog", spec.audit_log), ("terminalRecordings", spec.terminal_recordings)):
+        claims = ["persistentVolumeClaim"] if folder is not None and folder.claim_name is not None else []
+        found += _not_allowed(f"{name}.claimName: the type", claims, policy.volumes, "volumes")
     if not policy.containers:
         for field, asked in (
             ("containers", pod.containers), ("initContainers", pod.init_containers), ("lifecycle", pod.lifecycle)
@@ -150,9 +153,17 @@ def secrets_to_read(spec: LinkGatewaySpec, policy: Policy) -> list[str]:
 
 
 def _needed_secrets(spec: LinkGatewaySpec) -> list[str]:
-    refs = (spec.redis.secret_ref, spec.redis.ca_secret_ref)
+    refs = (spec.redis.secret_ref, spec.redis.operator_secret_ref, spec.redis.ca_secret_ref)
     names = [spec.tokens.secret_ref.name, *(ref.name for ref in refs if ref is not None)]
-    return names if spec.link_tls is None else [*names, spec.link_tls.secret_name]
+    tls = spec.link_tls
+    if tls is not None:
+        names += [tls.secret_name, *([tls.client_ca.secret_name] if tls.client_ca else [])]
+    if spec.redis.client_tls is not None:
+        names.append(spec.redis.client_tls.secret_name)
+    names += [file.secret for file in (spec.roles, spec.issuers) if file is not None and file.secret is not None]
+    if spec.audit_log is not None and spec.audit_log.key_secret_ref is not None:
+        names.append(spec.audit_log.key_secret_ref.name)
+    return names
 
 
 def _named_secrets(spec: LinkGatewaySpec) -> list[str]:

@@ -13,6 +13,7 @@ import msgspec
 
 from fairlead.errors import ConfigError
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS
+from fairlead_operator.api.access.access_spec import MountedFile
 from fairlead_operator.api.field_types import ApiStruct, is_count_or_percent, is_quantity
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas
 from fairlead_operator.api.pod_spec import Pod, RollingUpdate
@@ -47,6 +48,22 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_PLATFORM_TOKEN": "set tokens.secretRef",
     "FAIRLEAD_PLATFORM_TOKEN_FILE": "set tokens.secretRef",
     "FAIRLEAD_ISSUER_KEY": "set tokens.secretRef.issuerKey",
+    "FAIRLEAD_REQUIRE_IDENTITY": "set requireIdentity",
+    "FAIRLEAD_INSECURE_SHARED_TOKEN": "set requireIdentity to false",
+    "FAIRLEAD_REDIS_CERT_FILE": "set redis.clientTls",
+    "FAIRLEAD_REDIS_KEY_FILE": "set redis.clientTls",
+    "FAIRLEAD_ROLES": "set roles",
+    "FAIRLEAD_ISSUERS": "set issuers",
+    "FAIRLEAD_AUDIT_LOG": "set auditLog",
+    "FAIRLEAD_AUDIT_KEY": "set auditLog.keySecretRef",
+    "FAIRLEAD_AUDIT_ENDPOINT": "set auditLog.otlpEndpoint",
+    "FAIRLEAD_TERMINAL_RECORDINGS": "set terminalRecordings",
+    "FAIRLEAD_LINK_TLS_CLIENT_CA": "set linkTls.clientCa",
+    "FAIRLEAD_LINK_TLS_CLIENT_AUTH": "set linkTls.clientCa.auth",
+    "FAIRLEAD_LINK_TLS_CLIENT_CRL": "set linkTls.clientCa.crlKey",
+    "FAIRLEAD_LINK_CLIENT_CERT_HEADER": "set linkClientCertHeader",
+    "FAIRLEAD_TRUSTED_PROXIES": "set trustedProxies",
+    "FAIRLEAD_CLONE_POLICY": "set clonePolicy",
     "FAIRLEAD_LINK_TLS_CERT": "set linkTls.secretName",
     "FAIRLEAD_LINK_TLS_KEY": "set linkTls.secretName",
     "FAIRLEAD_CAPACITY": "set capacity",
@@ -62,16 +79,35 @@ the probes depend on them."""
 RESERVED_NAMES: Mapping[str, frozenset[str]] = {
     "containers": frozenset({"gateway"}),
     "init_containers": frozenset({"gateway"}),
-    "volumes": frozenset({"tokens", "redis", "link-tls"}),
+    "volumes": frozenset(
+        {
+            "tokens",
+            "redis",
+            "link-tls",
+            "link-client-ca",
+            "roles",
+            "issuers",
+            "audit",
+            "audit-key",
+            "terminals",
+        }
+    ),
 }
 """Names of containers and volumes that the operator itself uses in a pod."""
-RESERVED_FOLDER = "/etc/fairlead"
-"""The folder in which a pod has its Secrets; nothing else may be mounted there."""
+RESERVED_FOLDERS = ("/etc/fairlead", "/var/lib/fairlead")
+"""The folders in which a pod has its Secrets, and what it writes; nothing else may be mounted there."""
 
 REPLICAS_IN_ORDER = ValidationRule("self.min <= self.max", "replicas.min must not be greater than replicas.max")
 ONE_REDIS = ValidationRule("has(self.url) != has(self.secretRef)", "redis needs exactly one of url and secretRef")
+CLIENT_TLS_NEEDS_TLS = ValidationRule(
+    "!has(self.clientTls) || !has(self.url) || self.url.startsWith('rediss://')",
+    "redis.clientTls needs a rediss:// URL: only such a server asks for a certificate",
+)
+ONE_FILE = ValidationRule(
+    "has(self.configMap) != has(self.secret)", "roles and issuers need exactly one of configMap and secret"
+)
 CA_NEEDS_TLS = ValidationRule(
-    "!has(self.caSecretRef) || !has(self.url) || self.url.startsWith('rediss://')",
+    "!has(self.caSecretRef) || !has(self.url) || self.url.startsWith('rediss')",
     "redis.caSecretRef needs a rediss:// URL: only such a server has a certificate to verify",
 )
 ROLLOUT_CAN_MOVE = ValidationRule(
@@ -83,6 +119,16 @@ LINK_TLS_ALONE = ValidationRule(
     "!(has(self.httpRoute) && self.httpRoute.enabled))",
     "linkTls needs ingress and httpRoute to be off, because they would send plain HTTP to pods that speak TLS: expose "
     "the Service by services.agents.type, or pass TLS through by a route of your own",
+)
+IDENTITY_IS_POSSIBLE = ValidationRule(
+    "!has(self.requireIdentity) || !self.requireIdentity || has(self.tokens.secretRef.issuerKey) || "
+    "(has(self.linkTls) && has(self.linkTls.clientCa)) || has(self.linkClientCertHeader)",
+    "requireIdentity needs tokens.secretRef.issuerKey, linkTls.clientCa or linkClientCertHeader: no agent could have "
+    "an identity otherwise",
+)
+HEADER_NEEDS_PROXIES = ValidationRule(
+    "!has(self.linkClientCertHeader) || (has(self.trustedProxies) && size(self.trustedProxies) > 0)",
+    "linkClientCertHeader needs trustedProxies: from anybody else the header is refused",
 )
 ENV_IS_FREE = ValidationRule(
     f"self.env.all(one, !(one.name in {sorted(RESERVED_ENV)}))",
@@ -102,10 +148,11 @@ DRAIN_FITS = ValidationRule(
 
 GATEWAY_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {
     Replicas: (REPLICAS_IN_ORDER,),
-    Redis: (ONE_REDIS, CA_NEEDS_TLS),
+    Redis: (ONE_REDIS, CA_NEEDS_TLS, CLIENT_TLS_NEEDS_TLS),
+    MountedFile: (ONE_FILE,),
     RollingUpdate: (ROLLOUT_CAN_MOVE,),
     Pod: (ENV_IS_FREE,),
-    LinkGatewaySpec: (DRAIN_FITS, LINK_TLS_ALONE),
+    LinkGatewaySpec: (DRAIN_FITS, LINK_TLS_ALONE, IDENTITY_IS_POSSIBLE, HEADER_NEEDS_PROXIES),
 }
 """The rules for the API server. `faults` checks the same in Python, and a test compares the two."""
 
@@ -128,11 +175,21 @@ def faults(spec: LinkGatewaySpec) -> list[str]:
         found.append(REPLICAS_IN_ORDER.message)
     if (spec.redis.url is None) == (spec.redis.secret_ref is None):
         found.append(ONE_REDIS.message)
-    if spec.redis.ca_secret_ref and spec.redis.url and not spec.redis.url.startswith("rediss://"):
+    if spec.redis.ca_secret_ref and spec.redis.url and not spec.redis.url.startswith("rediss"):
         found.append(CA_NEEDS_TLS.message)
+    if spec.redis.client_tls and spec.redis.url and not spec.redis.url.startswith("rediss://"):
+        found.append(CLIENT_TLS_NEEDS_TLS.message)
+    if any((file.config_map is None) == (file.secret is None) for file in (spec.roles, spec.issuers) if file):
+        found.append(ONE_FILE.message)
     routes = (spec.ingress, spec.http_route)
     if spec.link_tls is not None and any(route is not None and route.enabled for route in routes):
         found.append(LINK_TLS_ALONE.message)
+    certified = spec.link_tls is not None and spec.link_tls.client_ca is not None
+    certified = certified or spec.link_client_cert_header is not None
+    if spec.link_client_cert_header is not None and not spec.trusted_proxies:
+        found.append(HEADER_NEEDS_PROXIES.message)
+    if spec.require_identity and spec.tokens.secret_ref.issuer_key is None and not certified:
+        found.append(IDENTITY_IS_POSSIBLE.message)
     if spec.drain_seconds > spec.drain.max_seconds:
         found.append(
             f"a full pod could not drain in time: capacity {spec.capacity} at {spec.moves_of_one} moves per second "
@@ -171,6 +228,6 @@ def _reserved_names(pod: Pod) -> list[str]:
         found += [f"pod.{field}: the name {name} is reserved: choose another" for name in used if name in reserved]
     for mount in pod.volume_mounts:
         path = str(mount.get("mountPath", "")).rstrip("/")
-        if path == RESERVED_FOLDER or path.startswith(f"{RESERVED_FOLDER}/"):
-            found.append(f"pod.volumeMounts: the operator mounts Secrets at {path}: choose another path")
+        if any(path == folder or path.startswith(f"{folder}/") for folder in RESERVED_FOLDERS):
+            found.append(f"pod.volumeMounts: the operator mounts Secrets and folders at {path}: choose another path")
     return found

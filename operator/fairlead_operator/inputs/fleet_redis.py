@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.fleet import schema
@@ -20,13 +20,15 @@ from fairlead.fleet.directives.preferred_revision import PreferredRevision, Pref
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.redis_url import EXPECTED, parse_redis_url, with_option
 from fairlead.store.errors import StoreError
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import octets
+from fairlead.store.store import Store
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.history.document import UnusableHistory
 from fairlead_operator.autoscaler.observation import NodeMetrics
+from fairlead_operator.inputs.client_certificate import ClientCertificate
 from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret, secret_reason
 
@@ -41,8 +43,13 @@ logger = logging.getLogger(__name__)
 class FleetRedis:
     def __init__(self) -> None:
         self._reader: NodeMetricsReader | None = None
+        self._certificate = ClientCertificate()
 
     async def aclose(self) -> None:
+        await self._close_reader()
+        self._certificate.close()
+
+    async def _close_reader(self) -> None:
         if self._reader is not None:
             await self._reader.aclose()
             self._reader = None
@@ -50,7 +57,7 @@ class FleetRedis:
     async def read(self, spec: LinkGatewaySpec, secrets: Secrets, conditions: Conditions) -> NodeMetrics | None:
         """The nodes' rows, or None when they cannot be read; sets RedisReachable."""
         try:
-            url = redis_url(spec, secrets)
+            url = self._with_certificate(redis_url(spec, secrets), spec, secrets)
         except FairleadError as e:
             reason = secret_reason(e)
             conditions.set("RedisReachable", False, "SecretNotFound" if reason == "NotFound" else reason, e.message)
@@ -61,8 +68,7 @@ class FleetRedis:
             conditions.set("RedisReachable", False, "Unreachable", e.message)
         except ConfigError:
             # The error's own message is not used, because it may quote the user and password in the URL.
-            message = "the Redis URL is invalid: expected redis://host:6379 or rediss://host:6379"
-            conditions.set("RedisReachable", False, "Unusable", message)
+            conditions.set("RedisReachable", False, "Unusable", f"the Redis URL is invalid: expected {EXPECTED}")
         except FairleadError as e:
             conditions.set("RedisReachable", False, "Unusable", e.message)
         else:
@@ -107,7 +113,7 @@ class FleetRedis:
         """Raises BusUnavailable."""
         await self._call(lambda store: _write_history(store, document))
 
-    async def _call(self, call: Callable[[Pipeliner], Awaitable[T]]) -> T:
+    async def _call(self, call: Callable[[Store], Awaitable[T]]) -> T:
         if self._reader is None:
             raise BusUnavailable("Redis has not been read in this pass")
         try:
@@ -121,32 +127,41 @@ class FleetRedis:
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:
         if self._reader is None or self._reader.url != url:
-            await self.aclose()
+            await self._close_reader()
             self._reader = NodeMetricsReader(url)
         return self._reader
 
+    def _with_certificate(self, url: str, spec: LinkGatewaySpec, secrets: Secrets) -> str:
+        """The URL with the certificate to present, if the spec names one."""
+        if spec.redis.client_tls is None:
+            return url
+        path = quote(self._certificate.path(*secrets.keys(spec.redis.client_tls.secret_name, "tls.crt", "tls.key")))
+        return with_option(with_option(url, "ssl_certfile", path), "ssl_keyfile", path)
 
-async def _read_history(store: Pipeliner, most: int) -> bytes:
+
+async def _read_history(store: Store, most: int) -> bytes:
     try:
         return octets(await store.submit("GETRANGE", schema.SCALING_HISTORY, 0, most - 1, expected=most))
     except StoreError as e:
         raise UnusableHistory(e.message) from e
 
 
-async def _write_history(store: Pipeliner, document: bytes) -> None:
+async def _write_history(store: Store, document: bytes) -> None:
     await store.submit("SET", schema.SCALING_HISTORY, document, "PX", schema.SCALING_HISTORY_MS)
 
 
 def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
     """The URL of Redis, including the CA certificates, which the client of `fairlead.store` reads from it."""
     redis = spec.redis
-    if redis.secret_ref is None:
-        url = redis.url or ""
-    else:
-        url = secrets.text(redis.secret_ref.name, redis.secret_ref.key).strip()
+    ref = redis.operator_secret_ref or redis.secret_ref
+    url = (redis.url or "") if ref is None else secrets.text(ref.name, ref.key).strip()
     if redis.ca_secret_ref is None:
         return url
-    if not url.startswith("rediss://"):
+    try:
+        tls = parse_redis_url(url).tls
+    except ValueError:
+        return url  # whoever connects says what is wrong with it
+    if not tls:
         raise UnusableSecret("redis.caSecretRef needs a rediss:// URL: only such a server has a certificate to verify")
     pem = secrets.text(redis.ca_secret_ref.name, redis.ca_secret_ref.key)
-    return f"{url}{'&' if urlsplit(url).query else '?'}ssl_ca_data={quote(pem)}"
+    return with_option(url, "ssl_ca_data", quote(pem))

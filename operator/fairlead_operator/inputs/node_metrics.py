@@ -11,9 +11,9 @@ import asyncio
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
 from fairlead.store.reply_limit import ReplyLimit
+from fairlead.store.servers.opening import open_store
 from fairlead_operator.autoscaler.observation import NodeMetrics
 
 CONNECT_TIMEOUT = 2.0
@@ -31,10 +31,13 @@ class NodeMetricsReader:
     def __init__(self, url: str) -> None:
         self.url = url
         self._limit = ReplyLimit(READ_BYTES)
-        self.store = Pipeliner(url, client_name="fairlead-operator", allowance=self._limit)
+        self.store = open_store(url, client_name="fairlead-operator", allowance=self._limit)
         """The client for what the operator writes; usable once `read` has succeeded."""
-        self.address = self.store.address
         self._started = False
+
+    @property
+    def address(self) -> str:
+        return self.store.address
 
     async def read(self) -> NodeMetrics:
         """Returns the rows of all nodes. Raises BusUnavailable after a second attempt, because a brief interruption is
@@ -59,7 +62,7 @@ class NodeMetricsReader:
             raise BusUnavailable(self.store.last_error.message)
         seconds, micros = items(await self.store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await NodeRows(self.store).read_all(now, 0)
+        table = await NodeRows(self.store).read_all(now, 0, remove_expired=False)
         return NodeMetrics({row.node: row for row in table.rows()}, now)
 
     async def aclose(self) -> None:

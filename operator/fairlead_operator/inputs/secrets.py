@@ -88,11 +88,18 @@ class Secrets:
                 fault = f"{ref.issuer_key} of the Secret {ref.name} is no private key: {expected}"
                 conditions.set("SecretsFound", False, "Unusable", f"gateways cannot start: {fault}")
                 return
-            for other in (spec.redis.secret_ref, spec.redis.ca_secret_ref):
+            for other in (spec.redis.secret_ref, spec.redis.operator_secret_ref, spec.redis.ca_secret_ref):
                 if other is not None:
                     self.text(other.name, other.key)
-            if spec.link_tls is not None:
-                self.keys(spec.link_tls.secret_name, "tls.crt", "tls.key")
+            for pair in filter(None, (spec.link_tls, spec.redis.client_tls)):
+                self.keys(pair.secret_name, "tls.crt", "tls.key")
+            if spec.link_tls is not None and (authorities := spec.link_tls.client_ca):
+                self.keys(authorities.secret_name, *filter(None, (authorities.key, authorities.crl_key)))
+            for file, key in ((spec.roles, "roles.yaml"), (spec.issuers, "issuers.toml")):
+                if file is not None and file.secret is not None:
+                    self.keys(file.secret, file.key or key)
+            if spec.audit_log is not None and (signing := spec.audit_log.key_secret_ref):
+                self.keys(signing.name, signing.key)
         except FairleadError as e:
             holds = None if isinstance(e, AccessDenied) else False
             conditions.set("SecretsFound", holds, secret_reason(e), e.message)
@@ -128,6 +135,8 @@ class SecretReader:
         if ref.issuer_key is not None:
             wanted.append((ref.name, ref.issuer_key))
         wanted += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]
+        if spec.audit_log is not None and (signing := spec.audit_log.key_secret_ref):
+            wanted.append((signing.name, signing.key))
         versions = [f"{name}/{key}" for name, key in wanted]
         try:
             parts = [secrets.keys(name, key)[0] for name, key in wanted]

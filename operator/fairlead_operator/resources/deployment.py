@@ -14,18 +14,18 @@ from typing import Any
 
 import msgspec
 
+from fairlead_operator.api.access.access_spec import ClonePolicy
 from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
+from fairlead_operator.api.network_spec import ClientCertHeader
 from fairlead_operator.api.pod_spec import Probe
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import REVISION_LABEL
+from fairlead_operator.resources.files import mounts
 
 LINK_PORT, API_PORT, ADMIN_PORT = 8080, 8081, 8082
 PORTS = {LINK_PORT: "links", API_PORT: "api", ADMIN_PORT: "admin"}
 USER = 65532
 """The user of the images, a uid without an entry in any passwd file."""
-TOKENS = "/etc/fairlead/tokens"
-LINK_TLS = "/etc/fairlead/link-tls"
-REDIS = "/etc/fairlead/redis"
 REVISION_FIELD = f"metadata.labels['{REVISION_LABEL}']"
 SECRETS_ANNOTATION = f"{GROUP}/secrets"
 """Annotation of the pod template: a checksum of the Secrets that a pod reads at its start."""
@@ -113,12 +113,7 @@ def _pod(name: str, selector: dict[str, str], spec: LinkGatewaySpec) -> Object:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [_container(spec), *pod.containers],
-        "volumes": [
-            {"name": "tokens", "secret": _token_files(spec)},
-            *_redis_files(spec),
-            *_tls_files(spec),
-            *pod.volumes,
-        ],
+        "volumes": [*(mount.volume for mount in mounts(spec)), *pod.volumes],
         "topologySpreadConstraints": _spread(selector, spec),
     }
     optional: dict[str, Any] = {
@@ -135,11 +130,6 @@ def _pod(name: str, selector: dict[str, str], spec: LinkGatewaySpec) -> Object:
 
 def _container(spec: LinkGatewaySpec) -> Object:
     pod, probes = spec.pod, spec.pod.probes
-    mounts = [{"name": "tokens", "mountPath": TOKENS, "readOnly": True}]
-    if _redis_files(spec):
-        mounts.append({"name": "redis", "mountPath": REDIS, "readOnly": True})
-    if spec.link_tls is not None:
-        mounts.append({"name": "link-tls", "mountPath": LINK_TLS, "readOnly": True})
     body: Object = {
         "name": "gateway",
         "image": spec.image,
@@ -154,7 +144,7 @@ def _container(spec: LinkGatewaySpec) -> Object:
         "resources": _resources(spec),
         # The last line of a crashed container's log is shown in the condition PodsRunning.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [*mounts, *pod.volume_mounts],
+        "volumeMounts": [*(mount.volume_mount for mount in mounts(spec)), *pod.volume_mounts],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -180,8 +170,6 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_LINK_HOST": "0.0.0.0",
         "FAIRLEAD_API_HOST": "0.0.0.0",
         "FAIRLEAD_ADMIN_HOST": "0.0.0.0",
-        "FAIRLEAD_AGENT_TOKEN_FILE": f"{TOKENS}/agent-token",
-        "FAIRLEAD_PLATFORM_TOKEN_FILE": f"{TOKENS}/platform-token",
         "FAIRLEAD_CAPACITY": spec.capacity,
         "FAIRLEAD_EXPECTED_ACCEPT_RATE": spec.accept_rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
@@ -189,16 +177,17 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_FORGET_AFTER": spec.forget_after_seconds,
         "FAIRLEAD_LOG_LEVEL": spec.log_level,
     }
-    if spec.redis.secret_ref is not None:
-        plain["FAIRLEAD_REDIS_FILE"] = f"{REDIS}/url"
-    else:
-        plain["FAIRLEAD_REDIS"] = str(spec.redis.url)
-    if spec.redis.ca_secret_ref is not None:
-        plain["FAIRLEAD_REDIS_CA_FILE"] = f"{REDIS}/ca.crt"
-    if spec.tokens.secret_ref.issuer_key is not None:
-        plain["FAIRLEAD_ISSUER_KEY"] = f"{TOKENS}/issuer.pem"
-    if spec.link_tls is not None:
-        plain |= {"FAIRLEAD_LINK_TLS_CERT": f"{LINK_TLS}/tls.crt", "FAIRLEAD_LINK_TLS_KEY": f"{LINK_TLS}/tls.key"}
+    if spec.redis.url is not None:
+        plain["FAIRLEAD_REDIS"] = spec.redis.url
+    for mount in mounts(spec):
+        plain |= mount.env
+    plain["FAIRLEAD_REQUIRE_IDENTITY" if spec.identity_required else "FAIRLEAD_INSECURE_SHARED_TOKEN"] = "true"
+    if spec.clone_policy is not None:
+        plain["FAIRLEAD_CLONE_POLICY"] = ClonePolicy(spec.clone_policy).value.lower()
+    if spec.trusted_proxies:
+        plain["FAIRLEAD_TRUSTED_PROXIES"] = ",".join(spec.trusted_proxies)
+    if spec.link_client_cert_header is not None:
+        plain["FAIRLEAD_LINK_CLIENT_CERT_HEADER"] = ClientCertHeader(spec.link_client_cert_header).value
     if spec.telemetry.otlp_endpoint:
         plain["FAIRLEAD_TRACE_ENDPOINT"] = spec.telemetry.otlp_endpoint
     named: dict[str, Object] = {
@@ -214,37 +203,6 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         given = {"value": entry.value, "valueFrom": entry.value_from}
         named[entry.name] = {key: value for key, value in given.items() if value is not None}
     return [{"name": name, **value} for name, value in named.items()]
-
-
-def _token_files(spec: LinkGatewaySpec) -> Object:
-    ref = spec.tokens.secret_ref
-    items = [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}]
-    if ref.issuer_key is not None:
-        items.append({"key": ref.issuer_key, "path": "issuer.pem"})
-    return {"secretName": ref.name, "defaultMode": 0o440, "items": items}
-
-
-def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
-    """The volume with the URL of Redis and its CA certificates. A variable would be visible to anyone who may list the
-    processes."""
-    sources = []
-    if url := spec.redis.secret_ref:
-        sources.append({"secret": {"name": url.name, "items": [{"key": url.key, "path": "url"}]}})
-    if ca := spec.redis.ca_secret_ref:
-        sources.append({"secret": {"name": ca.name, "items": [{"key": ca.key, "path": "ca.crt"}]}})
-    return [{"name": "redis", "projected": {"defaultMode": 0o440, "sources": sources}}] if sources else []
-
-
-def _tls_files(spec: LinkGatewaySpec) -> list[Object]:
-    """The volume with the certificate and its key. The kubelet replaces both when the Secret changes."""
-    if spec.link_tls is None:
-        return []
-    secret = {
-        "secretName": spec.link_tls.secret_name,
-        "defaultMode": 0o440,
-        "items": [{"key": key, "path": key} for key in ("tls.crt", "tls.key")],
-    }
-    return [{"name": "link-tls", "secret": secret}]
 
 
 def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Object:

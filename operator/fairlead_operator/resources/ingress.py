@@ -1,17 +1,20 @@
 """The Ingress or HTTPRoute through which agents connect, with the settings that long-lived connections need. Pure.
 
-Called by `children`. Only the agents' links are routed unless the spec asks for the platform's API too. The links'
-heartbeat (25 s) keeps them open through every idle timeout of a minute or more. The presets set the rest: balancing by
-open connections, if the controller supports it, and limits whose defaults suit short requests.
+Called by `children`. Only what agents ask for is routed, links and credentials, unless the spec asks for the platform's
+API too. The links' heartbeat (25 s) keeps them open through every idle timeout of a minute or more. The presets set the
+rest: balancing by open connections, if the controller supports it, and limits whose defaults suit short requests.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.api.network_spec import Ingress, Preset
 from fairlead_operator.kube.objects import Object
 
-LINK_PATH = "/v1/link"
+AGENT_PATHS = ("/v1/link", "/v1/enrolments", "/v1/renewals")
+"""What agents ask the link port for: links, and their credentials."""
 API_PATH = "/v1"
 
 PRESETS: dict[Preset, dict[str, str]] = {
@@ -42,7 +45,7 @@ def ingress(name: str, spec: LinkGatewaySpec) -> Object | None:
         annotations["nginx.org/websocket-services"] = f"{name}-agents"
     if ingress_spec.preset is Preset.TRAEFIK and ingress_spec.tls is not None:
         annotations["traefik.ingress.kubernetes.io/router.tls"] = "true"
-    paths = [_path(LINK_PATH, f"{name}-agents", "ws")]
+    paths = [_path(path, f"{name}-agents", "ws") for path in AGENT_PATHS]
     if ingress_spec.platform:
         paths.append(_path(API_PATH, f"{name}-platform", "http"))
     rule: Object = {"http": {"paths": paths}}
@@ -72,9 +75,9 @@ def http_route(name: str, spec: LinkGatewaySpec) -> Object | None:
     route_spec = spec.http_route
     if route_spec is None or not route_spec.enabled:
         return None
-    rules = [_rule(LINK_PATH, f"{name}-agents", 8080)]
+    rules = [_rule(AGENT_PATHS, f"{name}-agents", 8080)]
     if route_spec.platform:
-        rules.append(_rule(API_PATH, f"{name}-platform", 8081))
+        rules.append(_rule((API_PATH,), f"{name}-platform", 8081))
     body: Object = {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
@@ -103,10 +106,10 @@ def _tls(ingress_spec: Ingress) -> Object:
     return body
 
 
-def _rule(path: str, service: str, port: int) -> Object:
+def _rule(paths: Sequence[str], service: str, port: int) -> Object:
     """A rule of the HTTPRoute. Links and streams of results have no maximum duration: 0s means no timeout."""
     return {
-        "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+        "matches": [{"path": {"type": "PathPrefix", "value": path}} for path in paths],
         "backendRefs": [{"name": service, "port": port}],
         "timeouts": {"request": "0s", "backendRequest": "0s"},
     }

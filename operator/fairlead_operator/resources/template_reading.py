@@ -8,7 +8,7 @@ before it is applied again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
@@ -17,7 +17,13 @@ from fairlead_operator.api.policy import secrets_in
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 
-OWN_VOLUMES = ("tokens", "redis", "link-tls")
+SECRETS = frozenset({"secret", "projected"})
+OWN_VOLUMES: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("tokens", "redis", "link-tls", "link-client-ca", "audit-key"), SECRETS),
+    **dict.fromkeys(("roles", "issuers"), frozenset({"secret", "configMap"})),
+    **dict.fromkeys(("audit", "terminals"), frozenset({"emptyDir"})),
+}
+"""The volumes that the operator makes without asking the policy for more than their Secrets, and their types."""
 FREE = (
     "terminationGracePeriodSeconds", "containers", "volumes", "topologySpreadConstraints", "initContainers",
     "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
@@ -72,10 +78,10 @@ def never_written(template: Object, wanted: Object) -> Iterator[str]:
 
 
 def _is_own(volume: Object) -> bool:
-    """Whether it is one of the volumes in which the operator gives the gateway its Secrets."""
+    """Whether it is one of the operator's volumes that need no permission."""
     sources = [volume, *volume.get("projected", {}).get("sources", [])]
     kinds = {kind for source in sources for kind in source.keys() - {"name"}}
-    return volume.get("name") in OWN_VOLUMES and kinds <= {"secret", "projected"}
+    return kinds <= OWN_VOLUMES.get(str(volume.get("name")), frozenset())
 
 
 def _variable(entry: Any) -> EnvVar:

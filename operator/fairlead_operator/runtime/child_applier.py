@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 REAPPLY_AFTER = 30.0
 """Seconds after which everything is applied again even if the spec is the same. A change by others lasts at most as
 long. An object that others delete is created again in the next pass."""
+REVISION_ANNOTATION = "deployment.kubernetes.io/revision"
+"""Kubernetes' Deployment controller writes it, at any moment between reading a Deployment and applying it."""
 REASONS = {
     AccessDenied: "AccessDenied",
     KindNotFound: "KindNotFound",
@@ -156,7 +158,8 @@ def _content(found: Object) -> Object:
     including the scale.
     """
     meta, spec = found["metadata"], {key: value for key, value in found.get("spec", {}).items() if key != "replicas"}
-    return {"labels": meta.get("labels"), "annotations": meta.get("annotations"), "spec": spec}
+    annotations = {key: value for key, value in (meta.get("annotations") or {}).items() if key != REVISION_ANNOTATION}
+    return {"labels": meta.get("labels"), "annotations": annotations, "spec": spec}
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[str]:

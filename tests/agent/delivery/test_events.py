@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.agent import Agent
 from fairlead.errors import Unavailable
-from fairlead.wire.messages import Event, Hb, Hello
+from fairlead.wire.messages import Event, Hb, Hello, Rx
 
 from support.agent.delivery_methods import SIZE, Script
 from support.agent.fixtures import Serve
@@ -96,3 +96,17 @@ async def test_streams_are_delivered_over_json(gateway: Gateway, serve: Serve) -
     assert (await link.end("c1")).state == "ok"
     assert len(link.output("c1")) == 40 * SIZE
     assert not link.of(Hb)
+
+
+async def test_an_agent_that_floods_is_told_that_older_events_were_removed(
+    gateway: Gateway, agent: Agent, link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.stores = False
+    with caplog.at_level("WARNING", "fairlead.agent"):
+        agent.emit("noise")
+        await link.expect(Event)
+        await link.send(Rx(s=1, dropped=3), Rx(s=1, dropped=4))
+        await link.command("c1", "once")
+        await link.end("c1")
+    (warning,) = [record.getMessage() for record in caplog.records if "removed" in record.getMessage()]
+    assert "3 older events of this agent" in warning

@@ -15,16 +15,17 @@ import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.agent.journal.journal import Journal
-from fairlead.agent.verification.command_verifier import CLOCK_TOLERANCE_MS, LONGEST_MS, CommandVerifier
+from fairlead.agent.verification.command_verifier import CLOCK_TOLERANCE_MS, CommandVerifier
 from fairlead.agent.verification.trusted_keys import TrustedKeys
 from fairlead.errors import ConfigError
 from fairlead.signing.input_signature import input_to_sign, pack_input
 from fairlead.signing.keys import PrivateKey, generate
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
+from support.agent.forged_commands import CommandForger
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import TIMEOUT, Link
-from support.signing import AGENT, signed, unix_ms
+from support.signing import AGENT, signed, signed_run, unix_ms
 
 KEY, OTHER = generate(), generate()
 TEN_MINUTES = 600_000
@@ -108,64 +109,10 @@ async def refusal(link: Link, cmd: Cmd) -> str:
     return answer.error.code
 
 
-def changed(**terms: object) -> Callable[[], Cmd]:
-    return lambda: msgspec.structs.replace(signed(KEY, "work", retry="never"), **terms)
-
-
-ATTACKS: dict[str, tuple[Callable[[], Cmd], str]] = {
-    "not signed": (changed(sig=b""), "signature_missing"),
-    "the signature stripped to nothing but zeros": (changed(sig=bytes(98)), "signature_invalid"),
-    "half a signature": (lambda: (cmd := signed(KEY, "work")) and changed(sig=cmd.sig[:49])(), "signature_invalid"),
-    "of another command": (changed(sig=signed(KEY, "work").sig), "signature_invalid"),
-    "an unknown key": (lambda: signed(OTHER, "work"), "signature_key_unknown"),
-    "an unknown key that names a trusted one": (
-        lambda: (
-            (cmd := signed(OTHER, "work"))
-            and msgspec.structs.replace(cmd, sig=cmd.sig[:2] + KEY.public.id + cmd.sig[18:])
-        ),
-        "signature_invalid",
-    ),
-    "moved to another agent": (lambda: signed(KEY, "work", agent="agent-2"), "signature_invalid"),
-    "another id": (changed(id="0b9cb19e-0a0b-4b6c-8f4e-000000000000"), "signature_invalid"),
-    "another method": (changed(method="hang"), "signature_invalid"),
-    "another payload": (changed(payload=b'{"argv":["rm"]}'), "signature_invalid"),
-    "the same payload with a space": (changed(payload=b"{ }"), "signature_invalid"),
-    "run again if the outcome is unknown": (changed(retry="safe"), "signature_invalid"),
-    "another lane": (changed(lane="bulk"), "signature_invalid"),
-    "after its deadline": (
-        lambda: signed(KEY, "work", issued=unix_ms() - TEN_MINUTES, valid=1_000),
-        "signature_expired",
-    ),
-    "after its deadline, which the gateway has moved": (
-        lambda: (
-            (cmd := signed(KEY, "work", issued=unix_ms() - TEN_MINUTES, valid=1_000))
-            and msgspec.structs.replace(
-                cmd, sig=cmd.sig[:26] + (unix_ms() + TEN_MINUTES).to_bytes(8, "big") + cmd.sig[34:]
-            )
-        ),
-        "signature_invalid",
-    ),
-    "signed by a clock ten minutes ahead": (
-        lambda: signed(KEY, "work", issued=unix_ms() + TEN_MINUTES),
-        "signature_not_yet_valid",
-    ),
-    "signed by a clock ten minutes behind": (
-        lambda: signed(KEY, "work", issued=unix_ms() - TEN_MINUTES),
-        "signature_expired",
-    ),
-    "valid for ten days": (lambda: signed(KEY, "work", valid=LONGEST_MS + 1), "signature_invalid"),
-    "expired before it was signed": (lambda: signed(KEY, "work", valid=-1), "signature_invalid"),
-    "signed before the agent's journal began": (
-        lambda: signed(KEY, "work", issued=unix_ms() - 30_000),
-        "signature_replayed",
-    ),
-}
-
-
 async def test_each_attack_is_refused_with_its_code_and_runs_nothing(pinned: PinnedAgent) -> None:
-    link = await pinned.linked()
-    told = {name: await refusal(link, make()) for name, (make, _) in ATTACKS.items()}
-    assert told == {name: code for name, (_, code) in ATTACKS.items()}
+    link, attacks = await pinned.linked(), CommandForger(KEY, OTHER).forgeries()
+    told = {name: await refusal(link, make()) for name, (make, _) in attacks.items()}
+    assert told == {name: code for name, (_, code) in attacks.items()}
     assert pinned.ran == []
     good = signed(KEY, "work")
     assert (await ack(link, good)).state == "accepted"
@@ -173,7 +120,69 @@ async def test_each_attack_is_refused_with_its_code_and_runs_nothing(pinned: Pin
     assert pinned.ran == [good.id]
     assert pinned.agent is not None
     assert pinned.agent._verifier is not None
-    assert pinned.agent._verifier.rejections.total() == len(ATTACKS)
+    assert pinned.agent._verifier.rejections.total() == len(attacks)
+
+
+RUN = [AGENT, "agent-2", "agent-3", "agent-4", "agent-5"]
+
+
+def of_run(agent: str = AGENT, key: PrivateKey = KEY, **terms: object) -> Callable[[], Cmd]:
+    """The command of a signed run for `agent`, changed by the gateway."""
+    return lambda: msgspec.structs.replace(signed_run(key, "work", RUN)[agent], **terms)
+
+
+def with_sig(change: Callable[[bytes], bytes]) -> Callable[[], Cmd]:
+    return lambda: msgspec.structs.replace(cmd := signed_run(KEY, "work", RUN)[AGENT], sig=change(cmd.sig))
+
+
+RUN_ATTACKS: dict[str, tuple[Callable[[], Cmd], str]] = {
+    "the command of another target": (of_run("agent-2"), "signature_invalid"),
+    "of a run that the agent is not in": (lambda: signed_run(KEY, "work", RUN[1:])["agent-2"], "signature_invalid"),
+    "another key": (of_run(key=OTHER), "signature_key_unknown"),
+    "under an id of its own": (of_run(id="0b9cb19e-0a0b-4b6c-8f4e-000000000000"), "signature_invalid"),
+    "another method of the run": (of_run(method="hang"), "signature_invalid"),
+    "another payload of the run": (of_run(payload=b'{"argv":["rm"]}'), "signature_invalid"),
+    "run again if its outcome is unknown": (of_run(retry="safe"), "signature_invalid"),
+    "in another lane": (of_run(lane="interactive"), "signature_invalid"),
+    "the signature of a run without a path": (with_sig(lambda sig: sig[:98]), "signature_invalid"),
+    "a path that stops early": (with_sig(lambda sig: sig[:-33]), "signature_invalid"),
+    "a path that goes on": (with_sig(lambda sig: sig + bytes(33)), "signature_invalid"),
+    "a step on the other side": (
+        with_sig(lambda sig: sig[:98] + bytes((1 - sig[98],)) + sig[99:]),
+        "signature_invalid",
+    ),
+    "a step on neither side": (with_sig(lambda sig: sig[:98] + b"\2" + sig[99:]), "signature_invalid"),
+    "half a step": (with_sig(lambda sig: sig[:-1]), "signature_invalid"),
+    "a path without an end": (with_sig(lambda sig: sig + bytes(33) * 21), "signature_invalid"),
+    "said to be of a single command": (with_sig(lambda sig: b"\1" + sig[1:98]), "signature_invalid"),
+    "a single command said to be of a run": (
+        lambda: (cmd := signed(KEY, "work")) and msgspec.structs.replace(cmd, sig=b"\2" + cmd.sig[1:]),
+        "signature_invalid",
+    ),
+    "valid for longer": (
+        with_sig(lambda sig: sig[:26] + (unix_ms() + TEN_MINUTES).to_bytes(8, "big") + sig[34:]),
+        "signature_invalid",
+    ),
+    "with input": (with_sig(lambda sig: sig[:1] + b"\1" + sig[2:]), "signature_invalid"),
+}
+
+
+async def test_the_signature_of_a_run_serves_for_what_its_caller_put_into_it_and_for_nothing_else(
+    pinned: PinnedAgent,
+) -> None:
+    link = await pinned.linked()
+    told = {name: await refusal(link, make()) for name, (make, _) in RUN_ATTACKS.items()}
+    assert told == {name: code for name, (_, code) in RUN_ATTACKS.items()}
+    assert pinned.ran == []
+    for agents in ([AGENT], RUN[:2], RUN[:3], RUN):
+        good = signed_run(KEY, "work", agents)[AGENT]
+        assert (await ack(link, good)).state == "accepted"
+        assert (await link.end(good.id)).state == "ok"
+    assert len(pinned.ran) == 4
+    await pinned.stop()
+    again = await pinned.linked()
+    assert (await ack(again, good)).state == "duplicate"
+    assert len(pinned.ran) == 4
 
 
 async def test_a_repetition_is_a_duplicate_and_a_replay_after_a_restart_is_refused(pinned: PinnedAgent) -> None:

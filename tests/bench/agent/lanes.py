@@ -14,8 +14,6 @@ import asyncio
 import hashlib
 import json
 import os
-import random
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,17 +22,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fairlead.client import Client, Command
+from fairlead.client import Client
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress
-from bench.probe import children, memory
+from bench.probe import children
+from bench.terminal import SHELL, MemoryWatch, Terminal, quantiles
 
 MIB = 1 << 20
 TIMEOUT = 60.0
-PAUSE = 0.03
-"""Mean seconds between two echoes: somebody who types fast."""
 AGENT = "bench-1"
 LEAST_MIB = 12
 """What a reader that has stopped leaves on its way (2 MiB read, 4 kept by the gateway, the buffers of sockets) is less:
@@ -42,64 +39,6 @@ of a smaller file the agent would have read all, and be done with it.
 """
 STOPPED = 5.0
 """Seconds for which the reader has stopped before anything is measured: what would grow has grown by then."""
-
-
-def quantiles(times: list[float]) -> dict[str, float]:
-    ordered = sorted(times)
-    return {
-        "count": len(ordered),
-        "p50_ms": round(statistics.median(ordered) * 1000, 2),
-        "p99_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000, 2),
-        "max_ms": round(ordered[-1] * 1000, 2),
-    }
-
-
-class Terminal:
-    """A `shell` that gives back what is typed."""
-
-    def __init__(self, command: Command) -> None:
-        self._command = command
-        self._chunks = aiter(command)
-
-    async def ready(self) -> None:
-        seen = b""
-        while b"ready" not in seen:
-            seen += (await anext(self._chunks)).data
-
-    async def echo(self) -> float:
-        """Seconds."""
-        began = time.perf_counter()
-        await self._command.input(b"\x00x")
-        while b"x" not in (await anext(self._chunks)).data:
-            pass
-        return time.perf_counter() - began
-
-    async def echoes(self, seconds: float, most: int) -> list[float]:
-        times: list[float] = []
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and len(times) < most:
-            async with asyncio.timeout(TIMEOUT):
-                times.append(await self.echo())
-            await asyncio.sleep(random.uniform(0, 2 * PAUSE))
-        return times
-
-
-class MemoryWatch:
-    """The memory of the processes, at its largest since the last look."""
-
-    def __init__(self, pids: dict[str, int]) -> None:
-        self._pids = pids
-        self.largest: dict[str, int] = {}
-
-    def sample(self) -> dict[str, int]:
-        now = {name: memory(pid).rss for name, pid in self._pids.items()}
-        self.largest = {name: max(size, self.largest.get(name, 0)) for name, size in now.items()}
-        return now
-
-    async def keep_sampling(self) -> None:
-        while True:
-            self.sample()
-            await asyncio.sleep(0.1)
 
 
 @contextmanager
@@ -153,12 +92,11 @@ async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: P
     node = {"gateway": gateway.pid, "agent": agent.pid}
     node |= {f"valkey {pid}": pid for pid in children(gateway.pid)}
     figures: dict[str, object] = {"file_mib": path.stat().st_size // MIB}
-    source = {"argv": ["sh", "-c", "stty raw -echo; echo ready; exec cat"]}
     async with Client(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN) as client:
         async with asyncio.timeout(TIMEOUT):
             while not [one async for one in client.agents() if one.state == "online"]:
                 await asyncio.sleep(0.1)
-        async with client.command(AGENT, "shell", source, deadline=600) as command:
+        async with client.command(AGENT, "shell", SHELL, deadline=600) as command:
             terminal = Terminal(command)
             await terminal.ready()
             await terminal.echoes(5.0, 30)

@@ -15,7 +15,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.factory import api_app
 from fairlead.authorization.authorizer import Authorizer
-from fairlead.authorization.policy_file import parse_policy
+from fairlead.authorization.rules.policy_file import parse_policy
 from fairlead.authorization.service_token import ID_BYTES, SECRET_BYTES, new_token
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
@@ -78,11 +78,18 @@ class InstantDispatch:
     def __init__(self) -> None:
         self._numbers = itertools.count()
 
-    async def submit(self, order: CommandRequest, *, follow: bool, request_trace: object) -> DispatchedCommand:
+    async def submit(
+        self,
+        order: CommandRequest,
+        follow: bool,
+        request_trace: object,
+        permit: Callable[[str], Awaitable[None]] | None,
+    ) -> DispatchedCommand:
+        command = f"0192f1b0-0000-7000-8000-{next(self._numbers):012x}"
+        if permit is not None:
+            await permit(command)
         await asyncio.sleep(0)
-        return DispatchedCommand(
-            f"0192f1b0-0000-7000-8000-{next(self._numbers):012x}", TargetState.QUEUED, "online", ""
-        )
+        return DispatchedCommand(command, TargetState.QUEUED, "online", "")
 
     async def read(
         self, command: str, offset: int, follow: bool, follower: object = None, opens: float = 0.0, poll: float = 0.0
@@ -123,9 +130,9 @@ def api(rights: bool, audit: Path | None = None, fsync: str = "no") -> ASGIApp:
         node="bench", platform_token=TOKEN, agent_token=f"another-{TOKEN}", audit_log=audit, audit_fsync=fsync
     )
     node = Node(settings, "redis://127.0.0.1:1")
-    if node.audit_log is not None:
-        node.audit_log.open()
-        BACKGROUND.add(asyncio.create_task(node.audit_log.run()))
+    node.audit_trail.open()
+    for loop in node.audit_trail.loops():
+        BACKGROUND.add(asyncio.create_task(loop))
     node.routing.dispatch = node.routing.results = cast("Any", InstantDispatch())
     if rights:
         tokens, directory = cast("ServiceTokens", InstantTokens()), cast("Directory", InstantDirectory())

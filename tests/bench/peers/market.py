@@ -5,7 +5,8 @@ quote of each stock (open, high, low, close, volume, and the time of the tick) t
 a tick is when it began, or shortly after it was due if the server was late. So the latency of a quote includes the time
 that it waits for others of its tick to be encoded and sent. Each server uses what its library has for one message to
 many. fairlead, epoll: our carrier, each frame encoded once. autobahn: prepared messages. socketio: python-socketio on
-uvicorn, `emit`. `node/market.js` does the same on Node.js.
+uvicorn, `emit`. `node/market.js` does the same on Node.js. The servers in Python encode JSON by msgspec, as our codec
+does; python-socketio has its own encoder.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import uvloop
 
 if TYPE_CHECKING:  # other servers run where Fairlead is not installed
@@ -39,7 +41,7 @@ def quote(stock: int, tick: int, at: float) -> dict[str, float]:
 
 def encoded(stock: int, tick: int, at: float, binary: bool) -> bytes:
     data = quote(stock, tick, at)
-    return QUOTE.pack(*data.values()) if binary else json.dumps(data).encode()
+    return QUOTE.pack(*data.values()) if binary else msgspec.json.encode(data)
 
 
 TIMER = 0.0015

@@ -87,6 +87,7 @@ def deficits(found: list[Behind]) -> str:
     if not found:
         return f"{title}: nothing in these runs."
     rows = [[one.what, one.peer, one.theirs, one.ours, one.reason] for one in found]
-    return f"{title}, generated from the results:\n\n" + markdown(
+    explained = "A cell of market data is listed if the turns of both servers do not overlap."
+    return f"{title}, generated from the results. {explained}\n\n" + markdown(
         ["what", "peer or aim", "theirs", "ours", "reason"], rows
     )

@@ -18,6 +18,8 @@ OURS, PEER, FLOOR = "#0072B2", "#999999", "#009E73"
 LINES = ("#0072B2", "#56B4E9", "#D55E00", "#000000", "#E69F00", "#CC79A7")
 """Okabe and Ito, as in the simulator's plots."""
 
+PARTS = {"nodes": "#0072B2", "Valkey": "#D55E00", "kernel, both ends": "#999999"}
+
 
 def draw(folder: Path, results: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Writes the plots; for each run that has some, the Markdown that shows them."""
@@ -27,6 +29,9 @@ def draw(folder: Path, results: dict[str, dict[str, Any]]) -> dict[str, str]:
         figures = results["links"]["figures"]
         _bars(folder / "links.svg", figures)
         shown["links"] = "![CPU per client, bytes and echo of each server](benchmarks/links.svg)"
+    if "hold" in results:
+        hold(folder / "hold.svg", results["hold"]["figures"])
+        shown["hold"] = "![Memory and CPU time over agents that join](benchmarks/hold.svg)"
     if "market" in results:
         _memory(folder / "market.svg", results["market"]["figures"])
         shown["market"] = (
@@ -58,6 +63,30 @@ def _panel(axis: Axes, title: str, values: dict[str, float]) -> None:
     axis.set_title(title, loc="left", fontsize=9)
     axis.tick_params(labelsize=8)
     axis.margins(x=0.15)
+
+
+def hold(path: Path, figures: dict[str, Any]) -> None:
+    """Memory and CPU time over the agents that have joined, from the figures of `bench.hold`, which calls it too."""
+    growth = figures["growth"]
+    begin, agents = growth[0], [one["agents"] for one in growth]
+    panels = (
+        ("MiB more than without agents", 2**20,
+         {"kernel, both ends": "slab", "nodes": "nodes_rss", "Valkey": "valkey_used"}),
+        ("CPU seconds since the first agent", 1e6, {"nodes": "nodes_us", "Valkey": "valkey_us"}),
+    )  # fmt: skip
+    figure = Figure(figsize=(11, 3.5), layout="constrained")
+    for axis, (title, unit, lines) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        for name, key in lines.items():
+            values = [(one[key] - begin[key]) / unit for one in growth]
+            axis.plot(agents, values, label=name, color=PARTS[name])
+        axis.set_title(title, loc="left", fontsize=9)
+        axis.set_xlabel("Agents")
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.yaxis.set_major_formatter("{x:,.0f}")
+        axis.tick_params(labelsize=8)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8, frameon=False)
+    _save(figure, path)
 
 
 def _memory(path: Path, figures: dict[str, Any]) -> None:

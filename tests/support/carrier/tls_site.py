@@ -17,7 +17,9 @@ from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
+from fairlead.carrier.http_server.peer import Peer, peer_of
 from fairlead.carrier.http_server.response import Headers
+from fairlead.carrier.tls.client_authorities import ClientAuthorities
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 
 from support.carrier.listeners import RecordingListener
@@ -35,14 +37,23 @@ def make_certificate(folder: Path, name: str, days: int = 2, kind: str = "ec") -
 
 
 class TlsSite:
-    def __init__(self, certificate: Path, key: Path, ticket_keys: Path | None = None) -> None:
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        ticket_keys: Path | None = None,
+        clients: ClientAuthorities | None = None,
+        trust: Path | None = None,
+    ) -> None:
+        """`trust` has the authority of the certificate, if it is not signed by itself."""
+        self.peers: list[Peer] = []
         self.direct: list[RecordingListener] = []
         self.attached: list[RecordingListener] = []
         self.schemes: list[str] = []
         self.takes = True
         self.refusal: LinkRefusal | None = None
-        self.certificate = ServerCertificate(certificate, key, ticket_keys)
-        self.trust = ssl.create_default_context(cafile=str(certificate))
+        self.certificate = ServerCertificate(certificate, key, ticket_keys, clients=clients)
+        self.trust = ssl.create_default_context(cafile=str(trust or certificate))
         self.app = Starlette(
             routes=[WebSocketRoute("/link", self._enter), Route("/page", self._page, methods=["GET", "POST"])]
         )
@@ -54,10 +65,12 @@ class TlsSite:
     def _take(self, scope: Any) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         if not self.takes:
             return self.refusal
+        self.peers.append(peer_of(scope))
         self.direct.append(RecordingListener(echo=True))
         return self.direct[-1], None, ()
 
     async def _enter(self, websocket: WebSocket) -> None:
+        self.peers.append(peer_of(websocket.scope))
         self.schemes.append(websocket.scope["scheme"])
         self.attached.append(RecordingListener(echo=True))
         await attach(websocket, self.attached[-1])

@@ -55,13 +55,11 @@ class Links(Outcomes):
     def _claim(self, session: Session, late: bool, own_gen: int | None) -> None:
         s, before = session, self.model.agent(session.agent).gen
         facts = {"conn": str(s.conn)}
-        found = self.server.call(
-            lambda: self.directory.claim(
-                s.agent, s.lease, s.boot, s.conn, s.sid, msgspec.json.encode(facts), self.valid(late), own_gen=own_gen
-            )
-        )
+        link = s.agent, s.lease, s.boot, s.conn, s.sid
+        packed, valid = msgspec.json.encode(facts), self.valid(late)
+        found = self.server.call(lambda: self.directory.claim(*link, packed, valid, own_gen=own_gen, journal=s.memory))
         now = found.now if isinstance(found, Claimed) else 0
-        expected = self.model.claim(s.agent, s.lease, s.boot, s.conn, s.sid, facts, own_gen, late=late, now=now)
+        expected = self.model.claim(*link, facts, own_gen, s.memory, late=late, now=now)
         if isinstance(found, Claimed):
             assert found.gen >= max(before, own_gen or 0)
             assert own_gen is not None or found.gen > before

@@ -61,6 +61,18 @@ class Outcomes(Posting):
 
         self.repeatedly(again, call)
 
+    @rule(nth=living, by=st.sampled_from((0, 1, 2, 5)), written=st.booleans(), again=again)
+    def end_offer(self, nth: int, by: int, written: bool, again: bool) -> None:
+        """By the node of any session, to which it may have been offered."""
+        command = self.command(nth)
+        s = self.rival(command, by)
+
+        def call() -> None:
+            lease = self.server.call(lambda: self.records.end_offer(command, s.agent, s.gen, written=written))
+            assert lease == self.model.end_offer(command, s.agent, s.gen, written=written)
+
+        self.repeatedly(again, call)
+
     @rule(nth=living, shift=shifts, sizes=outputs, unsent=seldom, again=again)
     def append(self, nth: int, shift: int, sizes: list[int], unsent: bool, again: bool) -> None:
         """What an agent sends over its link. `unsent`: Redis has lost that it was sent the command."""

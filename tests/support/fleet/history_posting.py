@@ -25,13 +25,13 @@ class Posting(Play):
 
     @initialize(retry=retries, retain=retains)
     def begin(self, retry: str, retain: str) -> None:
-        self._post("a", retry, retain, False, "", False)
+        self._post("a", retry, retain, False, "", False, False)
 
     def command(self, nth: int) -> str:
         """Mostly one that is open, since there is more to break; if there is none, a new one."""
         among = self.commands if nth >= ALL else self._open()
         if not among:
-            self._post("a", "safe", "all", False, "", False)
+            self._post("a", "safe", "all", False, "", False, False)
             among = self._open() or self.commands
         return among[-1 - nth % len(among)]
 
@@ -45,11 +45,18 @@ class Posting(Play):
         among = [session for session in self.sessions if session.agent == agent or nth >= ALL]
         return among[-1 - nth % len(among)]
 
-    @rule(agent=agents, retry=retries, retain=retains, past=seldom, follower=st.sampled_from(("", "f0#x")), again=again)
-    def post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
-        self._post(agent, retry, retain, past, follower, again)
+    @rule(
+        agent=agents, retry=retries, retain=retains, past=seldom, follower=st.sampled_from(("", "f0#x")),
+        offer=st.booleans(), again=again,
+    )  # fmt: skip
+    def post(
+        self, agent: str, retry: str, retain: str, past: bool, follower: str, offer: bool, again: bool
+    ) -> None:  # fmt: skip
+        self._post(agent, retry, retain, past, follower, offer, again)
 
-    def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
+    def _post(
+        self, agent: str, retry: str, retain: str, past: bool, follower: str, offer: bool, again: bool
+    ) -> None:  # fmt: skip
         name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
         record = NewRecord(
             self.new_id(name), name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
@@ -59,11 +66,12 @@ class Posting(Play):
 
         def call() -> None:
             due_at, valid = self.now, self.valid(False)
-            made = self.server.call(lambda: self.records.accept(record, due_at, valid, follower))
+            made = self.server.call(lambda: self.records.accept(record, due_at, valid, follower, offer=offer))
             known = self.model.commands.get(record.id) is not None
-            expected = self.model.accept(record, follower, due_at, past=past)
+            expected = self.model.accept(record, follower, due_at, past=past, offer=offer)
             if isinstance(expected, Agent):
                 assert made.why == ("exists" if known else "ok")
+                assert made.offered == (offer and not known and bool(expected.lease))
                 assert_row(made.row, expected, reported=False)
             elif expected is None:
                 assert made == Acceptance("unknown")

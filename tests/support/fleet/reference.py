@@ -38,6 +38,7 @@ class Agent:
     lease: str = ""
     gen: int = 0
     boot: str = ""
+    memory: str = ""
     conn: int = 0
     sid: str = ""
     facts: dict[str, str] = field(default_factory=dict)
@@ -82,6 +83,11 @@ class Command:
     @property
     def window(self) -> bool:
         return self.record.retain == "window"
+
+    @property
+    def offered(self) -> bool:
+        """Its agent's node may send it without asking."""
+        return self.state is TargetState.SENT and not self.attempt
 
     @property
     def waiting(self) -> int:
@@ -145,7 +151,7 @@ class Reference:
 
     def claim(
         self, agent: str, lease: str, boot: str, conn: int, sid: str, facts: dict[str, str], own_gen: int | None,
-        *, late: bool, now: int,
+        memory: str, *, late: bool, now: int,
     ) -> Claimed | Overtaken:  # fmt: skip
         """`now` is the server's, as the answer reports it. Attempts are ordered for longer than a history lasts."""
         row = self.agent(agent)
@@ -169,7 +175,7 @@ class Reference:
         if row.lease and row.sid != sid:
             row.unrecorded, row.close, row.reason = f"{row.lease} {row.sid}", 0, ""
         row.lease, row.gen, row.boot, row.conn, row.sid, row.drained = lease, gen, boot, conn, sid, False
-        row.facts = facts
+        row.facts, row.memory = facts, memory
         return answer
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> bool:
@@ -205,14 +211,28 @@ class Reference:
         found = self.commands.get(command)
         return found if found is not None and found.record.agent == agent else None
 
-    def accept(self, record: NewRecord, follower: str, due_at: int, *, past: bool) -> Agent | LimitReached | None:
+    def accept(
+        self, record: NewRecord, follower: str, due_at: int, *, past: bool, offer: bool
+    ) -> Agent | LimitReached | None:
         if record.id in self.commands:
             return self.agent(record.agent)
         opened = self.dispatch(record.agent, record.id)
         if isinstance(opened, Agent):
-            self.commands[record.id] = Command(record, past, [follower] if follower else [])
+            made = self.commands[record.id] = Command(record, past, [follower] if follower else [])
+            if offer and opened.lease:
+                made.state, made.gen, made.memory = TargetState.SENT, opened.gen, opened.memory
             self.due[record.id, record.agent] = due_at
         return opened
+
+    def end_offer(self, command: str, agent: str, gen: int, *, written: bool) -> str | None:
+        found = self.target(command, agent)
+        if found is None or found.gen != gen or not found.offered:
+            return None
+        if written:
+            found.attempt = 1
+        else:
+            found.state, found.gen, found.memory = TargetState.QUEUED, 0, ""
+        return self.agent(agent).lease
 
     def _end(self, found: Command, state: TargetState, ending: StoredEnd, code: str) -> None:
         """The end, and all that goes with it."""
@@ -231,6 +251,12 @@ class Reference:
             return Settled("over")
         if found.gen > gen:
             return Settled("stale")
+        if found.offered and found.memory != memory:
+            return Settled("offered")
+        if found.offered and found.gen != gen:
+            found.attempt = 1  # it may have been sent on another link of this process
+        elif found.offered and deliver:
+            found.state = TargetState.QUEUED  # it was not, as who was offered it knows
         found.gen = gen
         if found.state is not TargetState.QUEUED and found.memory != memory:
             again = found.record.retry == "safe" and not found.cancel_asked and not found.given

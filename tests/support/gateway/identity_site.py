@@ -18,7 +18,7 @@ from fairlead.identity.agent_key import AgentKey, base64url
 from fairlead.identity.enrolment_token import ID_BYTES, SECRET_BYTES, EnrolmentToken, new_token, split_token
 from fairlead.identity.proof import enrolment_statement, link_statement, prove
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Resume
 
 from support.gateway.process import GatewayProcess
 from support.gateway.scripted_agent import ScriptedAgent
@@ -66,17 +66,26 @@ class IdentitySite:
         assert socket.response is not None
         return self._agents[-1], socket.response.headers.get("fairlead-nonce", "")
 
-    async def link(self, agent: str, credential: str, key: AgentKey, conn: int = 1) -> ScriptedAgent:
+    async def link(
+        self, agent: str, credential: str, key: AgentKey, conn: int = 1, session: str = "", boot: str = "boot-1"
+    ) -> ScriptedAgent:
+        """A welcomed agent, which has shown `session`."""
         dialled, nonce = await self.dial(agent, credential)
-        await dialled.greet(conn=conn, proof=prove(key, link_statement(nonce, agent, credential)))
+        proof = prove(key, link_statement(nonce, agent, credential, session))
+        await dialled.greet(conn=conn, proof=proof, resume=Resume(session) if session else None, boot=boot)
         return dialled
 
-    async def close_code(self, agent: str, credential: str, proof: str = "", key: AgentKey | None = None) -> int:
-        """The code with which a link is closed whose hello has this proof, or one with `key`."""
+    async def close_code(
+        self, agent: str, credential: str, proof: str = "", key: AgentKey | None = None, session: str = "",
+        proved: str | None = None,
+    ) -> int:  # fmt: skip
+        """The code with which a link is closed whose hello has this proof, or one with `key`. It shows `session`, and
+        its proof is for `proved`, or for that."""
         dialled, nonce = await self.dial(agent, credential)
         if key is not None:
-            proof = prove(key, link_statement(nonce, agent, credential))
-        await dialled.send(Hello(agent=agent, boot=secrets.token_hex(8), conn=1, proof=proof))
+            proof = prove(key, link_statement(nonce, agent, credential, session if proved is None else proved))
+        resume = Resume(session) if session else None
+        await dialled.send(Hello(agent=agent, boot=secrets.token_hex(8), conn=1, proof=proof, resume=resume))
         return await dialled.close_code()
 
     async def aclose(self) -> None:

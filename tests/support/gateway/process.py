@@ -32,7 +32,7 @@ class GatewayProcess:
         """`files`: how many it may open, 0 for the machine's limit. `within`: a command that runs it."""
         self.folder = folder
         self._redis = redis
-        self._flags = flags
+        self.flags = flags
         self.name = name
         self._within = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else within
         self._ports = ("0", "0", "0")
@@ -63,7 +63,7 @@ class GatewayProcess:
                     *self._within, sys.executable, "-m", "fairlead", "serve",
                     "--node", self.name, "--redis", self._redis,
                     "--link-port", self._ports[0], "--api-port", self._ports[1], "--admin-port", self._ports[2],
-                    "--data", str(self.folder / "data"), *self._flags,
+                    "--data", str(self.folder / "data"), *self.flags,
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
             )  # fmt: skip

@@ -111,6 +111,7 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
         try:
             flags = ["--trace-endpoint", collector.url, "--trace-ratio", "0.2"]
             flags += ["--drain-rate=5", "--drain-timeout=40"]
+            flags += [f"--audit-log={folder / 'audit'}", "--audit-endpoint", collector.url]
             one, two = nodes = [WatchedNode(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
             for node in nodes:
                 stack.enter_context(ended(node.process))

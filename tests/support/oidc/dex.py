@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 from html import unescape
 from pathlib import Path
@@ -34,14 +35,22 @@ def program() -> str | None:
 class Dex:
     """Its ID tokens are valid for a minute. With `groups`, everybody is one user, who is in the group `authors`."""
 
-    def __init__(self, binary: str, folder: Path, groups: bool = False) -> None:
+    def __init__(
+        self, binary: str, folder: Path, groups: bool = False, host: str = "127.0.0.1",
+        certificate: tuple[Path, Path] | None = None,
+    ) -> None:  # fmt: skip
+        """`certificate`: files of the certificate and its key, with which it speaks TLS."""
         port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"{'https' if certificate else 'http'}://{host}:{port}"
+        self._ca = certificate[0] if certificate else None
+        web = {"http": f"{host}:{port}"}
+        if certificate:
+            web = {"https": f"{host}:{port}", "tlsCert": str(certificate[0]), "tlsKey": str(certificate[1])}
         user = {"email": USER, "hash": HASH, "username": "admin", "userID": "08a8684b-db88-4b73-90a9-3cd1661f5466"}
         config = {
             "issuer": self.url,
             "storage": {"type": "memory"},
-            "web": {"http": f"127.0.0.1:{port}"},
+            "web": web,
             "expiry": {"idTokens": "1m"},
             "oauth2": {"skipApprovalScreen": True},
             "staticClients": [{"id": CLIENT, "name": "Fairlead", "public": True}],
@@ -58,7 +67,8 @@ class Dex:
     def _answers(self) -> bool:
         assert self._process.poll() is None, self.log.read_text()
         try:
-            return httpx2.get(f"{self.url}/.well-known/openid-configuration", trust_env=False).is_success
+            page = f"{self.url}/.well-known/openid-configuration"
+            return httpx2.get(page, trust_env=False, verify=trust(self._ca)).is_success
         except httpx2.TransportError:
             return False
 
@@ -67,9 +77,14 @@ class Dex:
         self._process.wait(WAIT)
 
 
-def enter_code(page: str) -> str:
-    """Open the address, confirm the code, and give name and password if they are asked for; the last page."""
-    with httpx2.Client(follow_redirects=True, trust_env=False, timeout=WAIT) as browser:
+def trust(ca: Path | None) -> ssl.SSLContext | bool:
+    return ssl.create_default_context(cafile=str(ca)) if ca else True
+
+
+def enter_code(page: str, ca: Path | None = None) -> str:
+    """Open the address, confirm the code, and give name and password if they are asked for; the last page. `ca` is the
+    authority of Dex's certificate."""
+    with httpx2.Client(follow_redirects=True, trust_env=False, timeout=WAIT, verify=trust(ca)) as browser:
         answer = browser.get(page)
         for _ in range(4):
             form = re.search(r'<form method="post" action="([^"]*)"', answer.text)

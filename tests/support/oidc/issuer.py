@@ -40,10 +40,12 @@ def sign(key: Key, claims: dict[str, Any], algorithm: str = "RS256", **header: A
 class Issuer:
     """`published` are the keys of its set. It signs with `key`. `away` makes it answer 503."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.key = new_key("first")
         self.published: list[Key] = [self.key]
         self.away = False
+        self.bearer = ""
+        """The token without which nothing is answered, as the API server of Kubernetes asks for one."""
         self.asked: Counter[str] = Counter()
         self.metadata: dict[str, Any] = {}
         """Members that replace those of the metadata."""
@@ -51,7 +53,7 @@ class Issuer:
         """What the token endpoint answers to a device, one after the other; the last one for good."""
         self.forms: list[dict[str, str]] = []
         self.lifetime = 3600.0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -117,7 +119,10 @@ def _handler(issuer: Issuer) -> type[BaseHTTPRequestHandler]:
             self._answer(dict(parse_qsl(self.rfile.read(length).decode())))
 
         def _answer(self, form: dict[str, str]) -> None:
-            status, document = issuer.answer(self.path, form)
+            if issuer.bearer and self.headers.get("authorization") != f"Bearer {issuer.bearer}":
+                status, document = 401, {"error": "unauthorized"}
+            else:
+                status, document = issuer.answer(self.path, form)
             body = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

@@ -81,6 +81,7 @@ def start() -> None:
     processes.start("coredns", [place.BIN / "coredns", "-conf", place.RUN / "Corefile"])
     processes.start("traefik", [
         place.BIN / "traefik", f"--entrypoints.web.address={place.NODE_IP}:8000",
+        f"--entrypoints.websecure.address={place.NODE_IP}:8443", "--entrypoints.websecure.http.tls=true",
         f"--entrypoints.traefik.address={place.NODE_IP}:8001", "--metrics.prometheus=true", "--log.level=INFO",
         "--accesslog=true", "--accesslog.format=json", f"--accesslog.filepath={ACCESS_LOG}",
         "--accesslog.fields.headers.names.Sec-WebSocket-Accept=keep",

@@ -141,6 +141,27 @@ def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[Ser
     assert whole.calls == split.calls == [("message", payload)]
 
 
+@given(
+    opcode=st.integers(0, 15), flags=st.sampled_from([FIN, 0, FIN | RSV1]), form=st.sampled_from([7, 16, 64]),
+    size=st.one_of(st.integers(0, 300), st.integers(65_530, 65_540)), limit=st.sampled_from([100, 130, 200, 1 << 20]),
+    masked=st.booleans(), reader=st.sampled_from([ServerReader, ClientReader]), missing=st.integers(-2, 2),
+)  # fmt: skip
+def test_a_frame_that_comes_alone_is_read_as_one_that_comes_in_pieces(
+    opcode: int, flags: int, form: int, size: int, limit: int, masked: bool, reader: type[ServerReader], missing: int
+) -> None:
+    """Whole messages have a way of their own through the reader, which must not be laxer than the other."""
+    bit = 0x80 if masked else 0
+    forms = {7: bytes([bit | min(size, 125)]), 16: bytes([bit | 126]), 64: bytes([bit | 127])}
+    length = {7: b"", 16: (size & 0xFFFF).to_bytes(2, "big"), 64: size.to_bytes(8, "big")}
+    frame = bytes([flags | opcode]) + forms[form] + length[form] + (MASK if masked else b"") + b"a" * (size - missing)
+    whole, pieces = reader(limit), reader(limit)
+    whole.feed(frame)
+    for position in range(0, len(frame), 7):
+        pieces.feed(frame[position : position + 7])
+    assert whole.calls == pieces.calls
+    assert whole.kept == pieces.kept
+
+
 @given(data=st.binary(max_size=200), deflate=st.booleans(), cut=st.integers(0, 200))
 def test_arbitrary_bytes_never_raise_and_a_violation_is_last(data: bytes, deflate: bool, cut: int) -> None:
     reader = ServerReader(limit=1000, deflate=deflate)

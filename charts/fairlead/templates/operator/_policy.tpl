@@ -43,6 +43,9 @@ what the values ask for the release's own LinkGateways, since both are the admin
 {{- range $pod.volumes -}}
 {{- $_ := set $own "volumes" (concat $own.volumes (keys (omit . "name") | default (list "emptyDir"))) -}}
 {{- end -}}
+{{- range list "auditLog" "terminalRecordings" -}}
+{{- if dig . "claimName" "" $given }}{{ $_ := set $own "volumes" (append $own.volumes "persistentVolumeClaim") }}{{ end -}}
+{{- end -}}
 {{- range concat ($pod.containers | default list) ($pod.initContainers | default list) -}}
 {{- $_ := set $own "images" (append $own.images (regexReplaceAll "(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@.*)?$" (.image | default "") "")) -}}
 {{- end -}}

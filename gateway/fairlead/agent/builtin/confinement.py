@@ -29,6 +29,11 @@ def check_confinement(options: Options, protected: list[ProtectedPath]) -> None:
                 "shell.enabled: a terminal runs any program, but exec.allow lists the only ones allowed (leave shell "
                 "disabled, or set shell.argv to a listed program, by its path)"
             )
+    if options.enabled("script"):
+        errors.append(
+            "script.enabled: a script runs any program, but exec.allow lists the only ones allowed (leave script "
+            "disabled)"
+        )
     if options.enabled("file.put"):
         for root in options.file_put.folders:
             found = list(dict.fromkeys(f"{one.path} ({one.description})" for one in conflicts(root, protected)))

@@ -59,7 +59,7 @@ class Exec:
             program = Program(
                 argv, environment, cwd, executable=executable, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL
             )
-            return await _stream(command, program)
+            return await stream(command, program)
 
     def _allowed(self, name: str, env: dict[str, str]) -> str:
         """The path of the program that `name` means. Exactly this file is run: there is no second lookup."""
@@ -89,7 +89,8 @@ def program_path(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-async def _stream(command: Command, program: Program) -> dict[str, int]:
+async def stream(command: Command, program: Program) -> dict[str, int]:
+    """Stream the output of a program until it has ended; returns how it did."""
     stdin, stdout, stderr = (_pipe(file) for file in program.pipes())
     assert stdout is not None
     assert stderr is not None

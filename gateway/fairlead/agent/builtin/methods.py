@@ -17,14 +17,19 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fairlead.agent.agent import Agent
 from fairlead.agent.builtin.confinement import check_confinement
+from fairlead.agent.builtin.contents.kept_contents import KeptContents
 from fairlead.agent.builtin.exec import Exec
 from fairlead.agent.builtin.file_get import FileGet
 from fairlead.agent.builtin.file_put import FilePut
 from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.files.log_tail import LogTail
 from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.builtin.files.protected_paths import own_paths, program_paths
 from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
+from fairlead.agent.builtin.proc_signal import ProcSignal
+from fairlead.agent.builtin.script import StoredScript
+from fairlead.agent.builtin.service import Service
 from fairlead.agent.builtin.shell import Shell
 from fairlead.agent.builtin.sys_info import system_info
 from fairlead.agent.identity import AgentIdentity
@@ -45,13 +50,21 @@ class MethodContext:
     """The agent's own files: they are neither read nor written."""
     unwritable: PathGuard
     """`private` and, if there is an allow list, the paths that determine what the listed programs do."""
+    kept: KeptContents
 
 
 METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
     "exec": lambda context: Exec(context.options.exec, context.options.env_keep).execute,
     "file.get": lambda context: FileGet(context.disk, context.options.file_get, context.unreadable).execute,
     "file.put": lambda context: FilePut(context.disk, context.options.file_put, context.unwritable).execute,
+    "log.tail": lambda context: LogTail(context.disk, context.options.file_get, context.unreadable).execute,
     "proc.list": lambda context: ProcList(context.disk).execute,
+    "proc.signal": lambda context: ProcSignal(context.disk).execute,
+    "script": lambda context: StoredScript(context.kept, context.options.env_keep).execute,
+    "service.restart": lambda context: Service(context.options.service).changing("restart"),
+    "service.start": lambda context: Service(context.options.service).changing("start"),
+    "service.status": lambda context: Service(context.options.service).status,
+    "service.stop": lambda context: Service(context.options.service).changing("stop"),
     "shell": lambda context: Shell(context.options.shell, context.options.env_keep).execute,
     "sys.info": lambda context: system_info,
 }
@@ -61,11 +74,11 @@ METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
 def builtin_agent(
     url: str,
     id: str,
-    token: str | Callable[[], str] | AgentIdentity,
+    token: str | Callable[[], str] | AgentIdentity | None = None,
     *,
     facts: Mapping[str, str] | None = None,
     encoding: Literal["msgpack", "json"] = "msgpack",
-    ssl: tls.SSLContext | None = None,
+    ssl: tls.SSLContext | Callable[[], tls.SSLContext] | None = None,
     proxy: str | None = None,
     journal: str | os.PathLike[str] | None = None,
     trusted_keys: TrustedKeys | None = None,
@@ -84,7 +97,9 @@ def builtin_agent(
     own = own_paths(private, journal, identity)
     unwritable = own + (program_paths(options.exec.allow or ()) if options.confined else [])
     check_confinement(options, unwritable)
-    context = MethodContext(options, DiskThreads(), PathGuard(own), PathGuard(unwritable))
+    disk = DiskThreads()
+    kept = KeptContents(disk, None if journal is None else Path(journal) / "contents")
+    context = MethodContext(options, disk, PathGuard(own), PathGuard(unwritable), kept)
     on, off = [], []
     for method, make in METHODS.items():
         if options.enabled(method):

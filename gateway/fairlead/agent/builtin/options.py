@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 EVERYWHERE = ("/",)
+CONTROLLING = frozenset({"proc.signal", "service.start", "service.stop", "service.restart"})
+"""Methods that do to the host what a program run by `exec` could do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,24 @@ class FileOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class DependentOptions:
+    """The options of a method that grants nothing that another one does not grant already."""
+
+    enabled: bool | None = None
+    """None: enabled if the other one is: for `log.tail` `file.get`, for `proc.signal` `exec` without an allow list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """The options of the methods `service.*`."""
+
+    enabled: bool | None = None
+    """None: enabled, but those that change something only if `exec` is and has no allow list."""
+    units: tuple[str, ...] | None = None
+    """The units that may be named, as patterns; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShellOptions:
     enabled: bool | None = None
     """None: enabled if `exec` is, but disabled if `exec` has an allow list."""
@@ -51,12 +71,22 @@ class ShellOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptOptions:
+    enabled: bool | None = None
+    """None: enabled if `exec` is, but disabled if `exec` has an allow list."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     exec: ExecOptions = field(default_factory=ExecOptions)
     file_get: FileOptions = field(default_factory=FileOptions)
     file_put: FileOptions = field(default_factory=FileOptions)
     shell: ShellOptions = field(default_factory=ShellOptions)
+    script: ScriptOptions = field(default_factory=ScriptOptions)
+    log_tail: DependentOptions = field(default_factory=DependentOptions)
     proc_list: MethodOptions = field(default_factory=MethodOptions)
+    proc_signal: DependentOptions = field(default_factory=DependentOptions)
+    service: ServiceOptions = field(default_factory=ServiceOptions)
     env_keep: tuple[str, ...] = ()
     """Variables of the agent's environment that programs and shells inherit, besides those of a login."""
 
@@ -71,8 +101,10 @@ class Options:
         given = True if options is None else options.enabled
         if given is not None:
             return bool(given)
-        if method == "shell":
+        if method in ("shell", "script") or method in CONTROLLING:
             return self.exec.enabled and not self.confined
+        if method == "log.tail":
+            return self.enabled("file.get")
         if method == "file.put":
             return not self.confined or self.file_put.roots is not None
         return True
@@ -82,9 +114,11 @@ class Options:
         table = _table(method)
         if getattr(self, table).enabled is not None:
             return f"{table}.enabled = false"
+        if method == "log.tail":
+            return self.reason_disabled("file.get")
         return "exec has an allow list, exec.allow" if self.confined else "exec.enabled = false"
 
 
 def _table(method: str) -> str:
-    """The table of a method in the configuration: that of file.get is file_get."""
-    return method.replace(".", "_")
+    """The table of a method in the configuration: that of file.get is file_get, and the methods service.* share one."""
+    return "service" if method.startswith("service.") else method.replace(".", "_")

@@ -41,15 +41,23 @@ def processes(proc: str = "/proc") -> list[dict[str, object]]:
         raise CommandError("unsupported", f"cannot read {proc}, which proc.list needs ({e}): {advice}") from e
     if os.getpid() not in pids:
         raise CommandError("unsupported", f"nothing is mounted at {proc}, which proc.list needs: {advice}")
-    # When the machine was booted, by the present wall clock.
-    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    rows = []
+    booted, rows = _booted(), []
     for pid in pids:
         try:
             rows.append(_row(pid, booted))
         except (OSError, ValueError, IndexError):
             continue  # it has ended
     return rows
+
+
+def process_row(pid: int) -> dict[str, object]:
+    """The row of one process. Raises OSError if there is none."""
+    return _row(pid, _booted())
+
+
+def _booted() -> float:
+    """When the machine was booted, by the present wall clock."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _row(pid: int, booted: float) -> dict[str, object]:

@@ -131,8 +131,17 @@ class Stdin:
         self._stream = stream
         self._sender = sender
         self._signed = signed
+        self._asks = False
+        """Whether the input is a content."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+
+    async def content(self) -> AsyncIterator[bytes]:
+        """The content that the command names, which is sent only to an agent that asks for it. Nobody has signed it
+        chunk by chunk: whoever reads it compares it with a digest from the command's arguments."""
+        self._asks = True
+        while data := await self.read():
+            yield data
 
     async def read(self) -> bytes:
         """The next chunk; b"" at the end of the input. Raises CancelledError when the command is over."""
@@ -148,6 +157,8 @@ class Stdin:
                 self._opened(None)
                 return b""
             self._grant(stream.settle())
+            if self._asks:
+                self._grant(stream.ask())
             self._changed.clear()
             await self._changed.wait()
         raise asyncio.CancelledError(f"command {self._command.id} is over")
@@ -155,7 +166,7 @@ class Stdin:
     def _opened(self, payload: bytes | None) -> bytes:
         """The data of a chunk, or the end of the input if `payload` is None. Input that is not what the caller has
         signed ends the command."""
-        if self._signed is None:
+        if self._signed is None or self._asks:
             return payload or b""
         try:
             if payload is not None:

@@ -11,6 +11,9 @@ import time
 from collections.abc import Mapping
 
 from fairlead.agent.commands.output import to_json
+from fairlead.agent.host.cloud_instance import cloud_facts
+from fairlead.agent.host.installed_packages import package_facts
+from fairlead.agent.host.network_facts import network_facts
 from fairlead.errors import ConfigError
 from fairlead.version import __version__
 from fairlead.wire.messages import FACTS_LIMIT
@@ -22,9 +25,39 @@ def host_facts() -> dict[str, str]:
         "os": platform.system().lower(),
         "arch": platform.machine(),
         "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpus": str(os.cpu_count() or 1),
         "python": platform.python_version(),
         "sdk": __version__,
-    }
+    } | _distribution()
+
+
+def collected_facts() -> dict[str, str]:
+    """What else can be told of the host. It is less important than what the user says."""
+    return {**package_facts(), **network_facts(), **cloud_facts()}
+
+
+def agent_facts(given: Mapping[str, str]) -> dict[str, str]:
+    """The facts of an agent whose user says `given`. Raises ConfigError when these exceed the protocol's limits; what
+    was collected besides is left out where there is no room for it."""
+    facts = check_facts({key: value[:256] for key, value in host_facts().items()} | dict(given))
+    for key, value in collected_facts().items():
+        if key not in facts:
+            try:
+                facts = check_facts({**facts, key: value[:256]})
+            except ConfigError:
+                continue
+    return facts
+
+
+def _distribution() -> dict[str, str]:
+    """`os.name` and `os.version` of os-release(5), such as debian and 12; empty if the host has no such file."""
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return {}
+    found = {"os.name": release.get("ID", ""), "os.version": release.get("VERSION_ID", "")}
+    return {key: value[:256] for key, value in found.items() if value}
 
 
 def check_facts(facts: Mapping[str, str]) -> dict[str, str]:

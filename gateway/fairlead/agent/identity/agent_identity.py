@@ -1,8 +1,10 @@
 """An agent's identity: its key, which never leaves the machine, and the credential that binds its id to the key.
 
 Given to `Agent` in place of a token. The dialer asks for the credential before each attempt and proves the key with the
-nonce of each connection. The first credential is obtained with an enrolment token; later ones take its place at two
-thirds of its lifetime, and the key alone is enough for that, also after the agent was away for long.
+nonce of each connection. It also shows the session of its last welcome that has reached the disk, by which the gateway
+tells a copy of the disk from an agent that restarts. The first credential is obtained with an enrolment token; later
+ones take its place at two thirds of its lifetime, and the key alone is enough for that, also after the agent was away
+for long.
 """
 
 from __future__ import annotations
@@ -45,12 +47,17 @@ class AgentIdentity:
         self._client: EnrolmentClient | None = None
         self._key: AgentKey | None = None
         self._stored: StoredCredential | None = None
+        self.session = ""
+        """The id of the newest session that is stored. One that is not stored yet must not be shown: after a crash the
+        agent would show an older one, as a copy does."""
+        self._welcomed = ""
+        self._unstored = asyncio.Event()
         self._doubted = False
         """Whether the gateway has refused the credential, so that it is renewed before the next attempt."""
         self._busy = asyncio.Lock()
         self._obtained = asyncio.Event()
 
-    def attach(self, agent: str, url: str, ssl: tls.SSLContext | None, proxy: str | None) -> None:
+    def attach(self, agent: str, url: str, ssl: Callable[[], tls.SSLContext | None], proxy: str | None) -> None:
         """Say whose identity it is and where the gateway is. `Agent` calls it once."""
         self._agent = agent
         self._client = EnrolmentClient(url, ssl, proxy)
@@ -60,8 +67,10 @@ class AgentIdentity:
         one."""
         async with self._busy:
             if self._key is None:
-                self._key = await asyncio.to_thread(self.folder.load_key)
+                key = await asyncio.to_thread(self.folder.load_key)
                 self._stored = await asyncio.to_thread(self.folder.load_credential, self._agent)
+                self.session = await asyncio.to_thread(self.folder.load_session)
+                self._key = key  # once the folder is known to be this agent's
             if self._stored is None:
                 await self._enrol(self._key)
             elif self._doubted or _age(self._stored) >= self._stored.lifetime:
@@ -75,7 +84,7 @@ class AgentIdentity:
         if self._key is None or not nonce:
             return ""
         try:
-            return prove(self._key, link_statement(nonce, self._agent, credential))
+            return prove(self._key, link_statement(nonce, self._agent, credential, self.session))
         except ValueError:
             return ""  # no nonce of a gateway: it refuses the link
 
@@ -83,8 +92,30 @@ class AgentIdentity:
         """Note that the gateway has refused the credential."""
         self._doubted = True
 
-    async def keep_renewed(self) -> NoReturn:
-        """Renew the credential before it expires. `Agent` runs it as long as it runs."""
+    def welcomed(self, session: str) -> None:
+        """Note the session of a welcome, to be stored."""
+        self._welcomed = session
+        self._unstored.set()
+
+    async def run(self) -> None:
+        """Renew the credential and store sessions. `Agent` runs it as long as it runs; it does not return."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_renewed())
+            group.create_task(self._keep_session())
+
+    async def _keep_session(self) -> NoReturn:
+        while True:
+            await self._unstored.wait()
+            self._unstored.clear()
+            session = self._welcomed
+            try:
+                await asyncio.to_thread(self.folder.save_session, session)
+            except ConfigError as e:
+                logger.warning("the session was not stored, so the last one that was is shown: %s", e.message)
+            else:
+                self.session = session
+
+    async def _keep_renewed(self) -> NoReturn:
         failures = 0
         while True:
             await self._obtained.wait()

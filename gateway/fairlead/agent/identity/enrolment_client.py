@@ -11,6 +11,7 @@ import http.client
 import ssl as tls
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -53,19 +54,15 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class EnrolmentClient:
-    def __init__(self, url: str, ssl: tls.SSLContext | None, proxy: str | None) -> None:
-        """`url` is that of the links; `ssl` and `proxy` are those of the links too."""
+    def __init__(self, url: str, ssl: Callable[[], tls.SSLContext | None], proxy: str | None) -> None:
+        """`url` is that of the links; `ssl`, which is called for each request, and `proxy` are those of the links
+        too."""
         parts = urlsplit(url)
         base = parts.path.removesuffix(LINK_PATH).rstrip("/")
         scheme = "https" if parts.scheme == "wss" else "http"
         self._base = urlunsplit((scheme, parts.netloc, base, "", ""))
-        handlers: list[urllib.request.BaseHandler] = [
-            _NoRedirect(),
-            urllib.request.ProxyHandler({} if proxy is None else {"http": proxy, "https": proxy}),
-        ]
-        if scheme == "https":
-            handlers.append(urllib.request.HTTPSHandler(context=ssl or tls.create_default_context()))
-        self._opener = urllib.request.build_opener(*handlers)
+        self._ssl = ssl
+        self._proxies = {} if proxy is None else {"http": proxy, "https": proxy}
 
     def enrol(self, token: str, agent: str, key: str, proof: str) -> ObtainedCredential:
         """Raises ConnectionRefused; its status is 0 if there was no answer."""
@@ -75,13 +72,20 @@ class EnrolmentClient:
         """Raises ConnectionRefused; its status is 0 if there was no answer."""
         return self._post("/v1/renewals", {"credential": credential, "proof": proof})
 
+    def _opener(self) -> urllib.request.OpenerDirector:
+        """Raises ConfigError if the files of TLS cannot be used."""
+        handlers: list[urllib.request.BaseHandler] = [_NoRedirect(), urllib.request.ProxyHandler(self._proxies)]
+        if self._base.startswith("https:"):
+            handlers.append(urllib.request.HTTPSHandler(context=self._ssl() or tls.create_default_context()))
+        return urllib.request.build_opener(*handlers)
+
     def _post(self, path: str, body: dict[str, str]) -> ObtainedCredential:
         url = self._base + path
         request = urllib.request.Request(  # the scheme was checked with the URL of the links
             url, _encode(body), {"Content-Type": "application/json"}, method="POST"
         )
         try:
-            with self._opener.open(request, timeout=TIMEOUT) as answer:
+            with self._opener().open(request, timeout=TIMEOUT) as answer:
                 content = answer.read(ANSWER_LIMIT)
                 if answer.status == PENDING:
                     raise ConnectionRefused(

@@ -1,4 +1,5 @@
-"""The folder with an agent's key and credential: `key.pem` and `credential.json`, for its owner alone.
+"""The folder with an agent's key, credential and last session: `key.pem`, `credential.json` and `session`, for its
+owner alone.
 
 `AgentIdentity` reads and writes it. A file is replaced whole or not at all, so a crash loses at most a credential that
 was never used. The key is made here and is never sent anywhere.
@@ -7,6 +8,7 @@ was never used. The key is made here and is never sent anywhere.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,9 @@ from fairlead.identity.agent_key import SEED_BYTES, AgentKey, pem_of_seed, seed_
 
 SIZE_LIMIT: Final = 16 << 10
 """Bytes of a file: a key has 119, a credential fewer than 1,100."""
+
+
+_SESSION = re.compile(rb"([A-Za-z0-9._-]{1,64})\n")
 
 
 class StoredCredential(msgspec.Struct, frozen=True):
@@ -75,6 +80,22 @@ class IdentityFolder:
         """Raises ConfigError."""
         try:
             self._write(self.path / "credential.json", _encode(stored))
+        except OSError as e:
+            raise self._unusable(e) from e
+
+    def load_session(self) -> str:
+        """The id of the last session that was stored; "" if there is none. Raises ConfigError."""
+        try:
+            text = self._read(self.path / "session")
+        except OSError as e:
+            raise self._unusable(e) from e
+        found = _SESSION.fullmatch(text or b"")
+        return found[1].decode() if found is not None else ""
+
+    def save_session(self, session: str) -> None:
+        """Raises ConfigError."""
+        try:
+            self._write(self.path / "session", f"{session}\n".encode())
         except OSError as e:
             raise self._unusable(e) from e
 

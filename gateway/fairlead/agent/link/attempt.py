@@ -47,13 +47,13 @@ class AttemptEnd:
     """What the other end said. It is not part of the reason, because it may contain a number or a time."""
 
 
-def end_of_refusal(e: ConnectionRefused, has_identity: bool = False) -> AttemptEnd:
-    """The connection or its upgrade was refused, or the agent's credential was."""
+def end_of_refusal(e: ConnectionRefused, *, has_token: bool = True) -> AttemptEnd:
+    """The connection or its upgrade was refused, or the agent's credential was, which is a token or something else."""
     delay = None
     if e.retry_after is not None:
         delay = after_refusal(e.retry_after, random.random())
     reason = plain(e.message)
-    if e.status == 401 and not has_identity:
+    if e.status == 401 and has_token:
         reason += (
             ": the gateway does not accept the agent's token; correct it where the agent gets it from (a token_file is "
             "read again at each attempt)"

@@ -24,7 +24,7 @@ from fairlead.identity.proof import NONCE_HEADER
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import agent_codec
-from fairlead.wire.messages import Hello
+from fairlead.wire.messages import Hello, Resume
 
 DIAL_TIMEOUT = 10.0
 """Seconds for TCP, TLS and the upgrade, in which a poor network may lose three SYNs. An attempt may hang for so long if
@@ -84,7 +84,9 @@ class Dialer:
             made = self._hello(number, self._sender.session)
             if self._identity is None:
                 return made
-            return msgspec.structs.replace(made, proof=self._identity.prove(opening.nonce, opening.credential))
+            resume = Resume(self._identity.session) if self._identity.session else None
+            proof = self._identity.prove(opening.nonce, opening.credential)
+            return msgspec.structs.replace(made, resume=resume, proof=proof)
 
         session = AgentSession(self._codec, AgentLink(self._sender.outbox), hello, receiver, on_welcome)
         try:
@@ -92,7 +94,7 @@ class Dialer:
         except ConnectionRefused as e:
             if self._identity is not None and e.status == UNAUTHORIZED:
                 self._identity.refused()
-            return end_of_refusal(e, self._identity is not None)
+            return end_of_refusal(e, has_token=self._identity is None and opening.credential != "")
         except ConfigError as e:
             return AttemptEnd(e.message)
         finally:
@@ -110,8 +112,8 @@ class Dialer:
             session,
             timer_wheel=self._timer_wheel,
             subprotocols=(self._codec.subprotocol,),
-            headers=(("Authorization", f"Bearer {opening.credential}"),),
-            ssl=options.ssl,
+            headers=(("Authorization", f"Bearer {opening.credential}"),) if opening.credential else (),
+            ssl=options.ssl(),
             proxy=options.proxy,
             timeout=DIAL_TIMEOUT,
             max_buffered=UNSENT,
@@ -121,6 +123,8 @@ class Dialer:
         self._connections[session] = connection
         await first(session.welcome, session.closed, timeout=WELCOME_TIMEOUT)
         if session.welcome.done():
+            if isinstance(token, AgentIdentity):
+                token.welcomed(session.welcome.result().sid)
             return session
         if session.closed.done():
             return end_of_session(session, 0.0)

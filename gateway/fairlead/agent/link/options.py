@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl as tls
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 from fairlead.agent.identity import AgentIdentity
@@ -13,15 +14,18 @@ from fairlead.errors import ConfigError
 
 LINK_PATH = "/v1/link"
 
+TlsSource: TypeAlias = Callable[[], "tls.SSLContext | None"]
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """`token` is called before each attempt; it raises ConfigError when there is no token. An agent with an identity of
-    its own has that instead."""
+    """`token` is called before each attempt; it raises ConfigError when there is no token, and an agent that presents
+    none, but a client certificate, has "". An agent with an identity of its own has that instead. `ssl` is called
+    before each attempt too; None means the system's authorities."""
 
     url: str
     token: Callable[[], str] | AgentIdentity
-    ssl: tls.SSLContext | None = None
+    ssl: TlsSource
     proxy: str | None = None
 
     def __post_init__(self) -> None:
@@ -45,10 +49,16 @@ def link_url(url: str) -> str:
 
 
 def connect_options(
-    agent: str, url: str, token: str | Callable[[], str] | AgentIdentity, ssl: tls.SSLContext | None, proxy: str | None
+    agent: str,
+    url: str,
+    token: str | Callable[[], str] | AgentIdentity | None,
+    ssl: tls.SSLContext | Callable[[], tls.SSLContext] | None,
+    proxy: str | None,
 ) -> ConnectOptions:
     """How `agent` reaches the gateway. An identity learns from it whose it is. Raises ConfigError."""
     links = link_url(url)
+    source: TlsSource = (lambda: ssl) if ssl is None or isinstance(ssl, tls.SSLContext) else ssl
     if isinstance(token, AgentIdentity):
-        token.attach(agent, links, ssl, proxy)
-    return ConnectOptions(links, (lambda: token) if isinstance(token, str) else token, ssl, proxy)
+        token.attach(agent, links, source, proxy)
+    presented = token or ""
+    return ConnectOptions(links, (lambda: presented) if isinstance(presented, str) else presented, source, proxy)

@@ -31,6 +31,7 @@ from fairlead.wire.messages import (
     Hello,
     Message,
     Numbered,
+    Rx,
     Welcome,
 )
 
@@ -40,6 +41,8 @@ SILENCE = 2.5
 """Heartbeat intervals without any message after which the link counts as dead, on both sides."""
 BYE_TIMEOUT = 5.0
 """Seconds to wait for the close frame after the gateway's bye; then the bye counts as the close."""
+WARN_EVERY = 60.0
+"""Seconds between two warnings of removed events."""
 FIRST_HEARTBEAT = 10.0
 """Seconds between heartbeats until the welcome specifies the interval."""
 
@@ -84,6 +87,8 @@ class AgentSession:
         self._timer: asyncio.TimerHandle | None = None
         self._sent = self._received = self._pinged = loop.time()
         self._rtt: float | None = None
+        self._dropped, self._warn_at = 0, 0.0
+        """The removed events that the log does not tell yet, and when it may."""
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
         self.drain: Drain | None = None
         """The last `drain` message, if the gateway has asked this agent to move."""
@@ -159,6 +164,18 @@ class AgentSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _events_dropped(self, count: int) -> None:
+        """Warn of events that the gateway has removed, once in a while: an agent that floods would flood its log."""
+        self._dropped += count
+        if self._received >= self._warn_at:
+            self._warn_at = self._received + WARN_EVERY
+            logger.warning(
+                "the gateway has removed %d older events of this agent, which has sent more than one agent may have "
+                "there: their readers are told; send fewer or smaller events",
+                self._dropped,
+            )
+            self._dropped = 0
 
     def _drained(self, drain: Drain) -> None:
         """Remember the drain and wait for its slot; a later drain replaces it."""
@@ -243,6 +260,8 @@ class AgentSession:
                 self._on_welcome(self, message)
             case Drain():
                 self._drained(message)
+            case Rx(dropped=int(dropped)) if dropped:
+                self._events_dropped(dropped)
             case Bye():
                 self.bye = message
                 self._disarm()

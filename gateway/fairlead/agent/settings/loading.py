@@ -35,6 +35,8 @@ class AgentSettings:
     enrolment_token: str | None = field(default=None, repr=False)
     enrolment_token_file: Path | None = None
     ca_file: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     proxy: str | None = field(default=None, repr=False)  # it may contain a password
     journal: Path | None = None
     trusted_keys: Path | None = None
@@ -81,11 +83,18 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     layers.add_environment(env, ignored=[CONFIG_VARIABLE])
     layers.add_flags(flags)
     values, _ = layers.parsed()
-    if "ca_file" in values and str(values.get("url", DEFAULT_URL)).startswith("ws://"):
-        layers.errors.append(
-            f"{layers.provided['ca_file'].source}: url begins with ws://, where the gateway shows no certificate: "
-            "expected wss:// (change url, or remove ca_file)"
-        )
+    for name in ("ca_file", "tls_cert", "tls_key"):
+        if name in values and str(values.get("url", DEFAULT_URL)).startswith("ws://"):
+            layers.errors.append(
+                f"{layers.provided[name].source}: url begins with ws://, where nobody shows a certificate: expected "
+                f"wss:// (change url, or remove {name})"
+            )
+    for name, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        if name in values and other not in values:
+            layers.errors.append(
+                f"{layers.provided[name].source}: a client certificate and its key belong together: expected {other} "
+                "too"
+            )
     for name in ("enrolment_token", "enrolment_token_file"):
         if name in values and "identity" not in values:
             layers.errors.append(

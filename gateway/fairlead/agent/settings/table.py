@@ -99,6 +99,16 @@ def _variables(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _patterns(raw: object) -> tuple[str, ...]:
+    items = [item.strip() for item in raw.split(",") if item.strip()] if isinstance(raw, str) else raw
+    if not isinstance(items, list):
+        raise InvalidValue("is not a list of names")
+    for item in items:
+        if not isinstance(item, str) or re.fullmatch(r"[A-Za-z0-9:_.\\@*?][A-Za-z0-9:_.\\@*?-]{0,254}", item) is None:
+            raise InvalidValue(f"contains {item!r}, which is not the name of a unit")
+    return tuple(items)
+
+
 def _facts(raw: object) -> dict[str, str]:
     if isinstance(raw, str):
         raw = dict(_fact(item) for item in raw.split(",") if item)
@@ -136,6 +146,9 @@ SETTINGS: Mapping[str, Setting] = {
     "enrolment_token_file": path("File that contains the enrolment token; it is read when it is needed",
                                  "the path of a file"),
     "ca_file": path("PEM file of the certificate authorities to trust instead of the system's", "the path of a file"),
+    "tls_cert": path("PEM file of the agent's client certificate, with its chain; it is read again when it changes",
+                     "the path of a file"),
+    "tls_key": path("PEM file of the key of `tls_cert`, without a passphrase", "the path of a file"),
     "proxy": Setting(_proxy, "http://[user:password@]host:port, https://… or `direct`",
                      "Proxy to connect through, by HTTP CONNECT", secret=True),
     "journal": path("Folder that keeps accepted commands and unstored results across restarts",
@@ -161,6 +174,14 @@ SETTINGS: Mapping[str, Setting] = {
     "shell.enabled": switch("Whether terminals may be opened; off by default when exec.allow is set"),
     "shell.argv": Setting(_words, 'words: ["/bin/bash", "-l"]; in the environment quoted as for a shell',
                           "The only program that a terminal runs"),
+    "log_tail.enabled": switch("Whether the ends of files and journals may be read; like file.get if it is not set"),
     "proc_list.enabled": switch("Whether processes may be listed"),
+    "proc_signal.enabled": switch("Whether signals may be sent; off by default when exec.allow is set"),
+    "script.enabled": switch("Whether scripts may be run; off by default when exec.allow is set"),
+    "service.enabled": switch("Whether units of systemd may be looked at, started and stopped; the latter two are off "
+                              "by default when exec.allow is set"),
+    "service.units": Setting(_patterns, 'names of units, in which * stands for anything: ["nginx.service"]; in the '
+                             "environment separated by commas",
+                             "The only units that may be named"),
 }  # fmt: skip
 """All settings, in the order in which they are documented."""

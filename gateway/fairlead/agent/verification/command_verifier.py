@@ -93,7 +93,7 @@ class CommandVerifier:
             self._agent, cmd.id, cmd.method, cmd.payload, cmd.lane, cmd.retry, signature.input, signature.issued,
             signature.expires,
         )  # fmt: skip
-        if not key.verifies(signature.signature, terms.to_sign(key.id)):
+        if not key.verifies(signature.signature, signature.covered(terms.to_sign(key.id))):
             raise SignatureRejected(
                 "signature_invalid",
                 "the signature is not of this command: expected one over this agent, id, method, payload, lane, retry "

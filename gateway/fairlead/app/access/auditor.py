@@ -19,6 +19,7 @@ from fairlead.audit.records import AuditEvent
 from fairlead.authorization.service_token import is_token_id
 from fairlead.errors import PermissionDenied
 from fairlead.telemetry.tracing import parse_traceparent
+from fairlead.tenant import local_id
 
 OPERATION: Final = "fairlead.operation"
 """The member of the ASGI scope with the name of the operation."""
@@ -57,15 +58,21 @@ def _event(request: Request, outcome: str, reason: str, count: int | None) -> Au
     scope: Mapping[str, Any] = request.scope
     subject = caller(request)
     noted: dict[str, Any] = {**scope.get("path_params", {}), **scope.get(_NOTED, {})}
+    if schedule := noted.pop("schedule", ""):
+        noted["detail"] = schedule
     token = noted.pop("token", "")
     if token:
         # Callers write a whole token in place of its id, and no secret may get into the log.
         noted.setdefault("detail", token if is_token_id(token) else "not the id of a token")
+    for name in ("letter", "sink", "group"):
+        if named := noted.pop(name, ""):
+            noted["detail"] = f"{name} {named} {noted.get('detail', '')}".rstrip()[:DETAIL_LIMIT]
     for name in ("agent", "command", "run"):
         if name in noted:
-            noted[name] = noted[name][:128]
+            noted[name] = local_id(noted[name])[:128]
     trace = parse_traceparent(find_header(request, b"traceparent") or "")
     return AuditEvent(
         subject.identity, subject.issuer, scope[OPERATION], outcome, reason, count=count,
-        trace=f"{trace[0]:032x}" if trace is not None else "", **noted,
+        trace=f"{trace[0]:032x}" if trace is not None else "", credential=subject.token_id,
+        tenant=subject.tenant, **noted,
     )  # fmt: skip

@@ -21,6 +21,7 @@ from fairlead.app.access.penalties import Penalties
 from fairlead.carrier.http_server.admission import authenticated
 from fairlead.carrier.http_server.client_address import address_key
 from fairlead.errors import FairleadError, Throttled, Unauthorized
+from fairlead.oidc.jwt_verifier import UnknownIssuer
 from fairlead.telemetry.logs import LogAggregator
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,9 @@ of connections without a token, so an attacker is delayed on all of their connec
 class Credentials(Protocol[C]):
     """What a port accepts as credential."""
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
-        """Whom the credential in the raw ASGI headers belongs to. Raises Unauthorized, and Unavailable if that cannot
-        be found out now."""
+    def check(self, scope: Mapping[str, Any]) -> C:
+        """Whom the credential of a request, given by its ASGI scope, belongs to. Raises Unauthorized, and Unavailable
+        if that cannot be found out now."""
         ...
 
 
@@ -47,11 +48,6 @@ class BearerToken:
     def __init__(self, secret: str, holder: str) -> None:
         self._header = b"Bearer " + secret.encode()
         self._holder = holder
-
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises Unauthorized unless the raw ASGI headers carry this token."""
-        if not self.matches(*bearer_credential(headers, self._holder)):
-            raise self.refusal()
 
     def matches(self, scheme: bytes, credential: bytes) -> bool:
         return hmac.compare_digest(scheme + b" " + credential, self._header)
@@ -85,9 +81,12 @@ class CredentialFailures:
         """Count a failure, wait as long as its address has to, and return the error to answer with."""
         self._refused.labels(port).inc()
         client = key or "an unknown address"
+        trusted = ""
+        if isinstance(error, UnknownIssuer):
+            trusted = f"; trusted there: {', '.join(error.trusted) or 'no issuer'}"
         self._log_aggregator.note(
             "credentials refused", f"{port} {client}", logging.WARNING,
-            "refused a credential on the %s port from %s: %s", port, client, error.message,
+            "refused a credential on the %s port from %s: %s%s", port, client, error.message, trusted,
         )  # fmt: skip
         penalty = self._penalties.fail(key, asyncio.get_running_loop().time(), random.random())
         if penalty.delay and self._waiting < WAITING:
@@ -128,29 +127,27 @@ class AccessGuard(Generic[C]):
 
     def examine(self, scope: Mapping[str, Any]) -> C:
         """Return what `admit` would return. Raises a FairleadError if that would refuse. Counts and delays nothing."""
-        headers = scope["headers"]
-        self._hosts.check(headers)
-        return self._token.check(headers)
+        self._hosts.check(scope["headers"])
+        return self._token.check(scope)
 
     async def admit(self, scope: Mapping[str, Any]) -> C:
         """Returns whom the credential belongs to. Raises Forbidden at once, and Unauthorized or Throttled after the
         delay for the address."""
-        headers = scope["headers"]
-        self._hosts.check(headers)
+        self._hosts.check(scope["headers"])
         try:
-            admitted = await self._check(headers)
+            admitted = await self._check(scope)
         except Unauthorized as e:
             raise await self._failures.note(self._port, client_key(scope), e) from None
         authenticated(scope)
         return admitted
 
-    async def _check(self, headers: Iterable[tuple[bytes, bytes]]) -> C:
+    async def _check(self, scope: Mapping[str, Any]) -> C:
         try:
-            return self._token.check(headers)
+            return self._token.check(scope)
         except FairleadError as e:
             if self._fetch_after is None or not await self._fetch_after(e):
                 raise
-        return self._token.check(headers)
+        return self._token.check(scope)
 
 
 def client_key(scope: Mapping[str, Any]) -> str:

@@ -7,7 +7,8 @@ costs less than to look a service token up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 from fairlead.app.access.guard import BearerToken, bearer_credential
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
@@ -21,9 +22,9 @@ class PlatformCredentials:
         self._tokens = tokens
         self._users = users
 
-    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> Subject:
+    def check(self, scope: Mapping[str, Any]) -> Subject:
         """The caller. Raises Unauthorized, and Unavailable for a service token or a JWT while it cannot be checked."""
-        scheme, credential = bearer_credential(headers, "platform")
+        scheme, credential = bearer_credential(scope["headers"], "platform")
         if self._shared.matches(scheme, credential):
             return ADMINISTRATOR
         subject = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
 from fairlead.app.api.identifiers import LabelKey, LabelValue
-from fairlead.authorization.policy_file import NAME, NAME_RULE
+from fairlead.authorization.rules.policy_file import NAME, NAME_RULE
 
 DAY = 86_400
 
@@ -128,10 +128,21 @@ class ShownKey(Struct, forbid_unknown_fields=True):
 
 
 class RevokedAgentKey(Struct):
-    """The key of an agent that was revoked. `key` is its thumbprint (RFC 7638)."""
+    """The key of an agent that was revoked. `key` is its thumbprint: that of RFC 7638, or the SHA-256 of the public key
+    of a certificate."""
 
     agent: str
     key: str
+
+
+class NeededApproval(Struct):
+    """Methods that the caller starts only with the approval of another person, who has one of the roles `approvers`, on
+    the agents that `agents` describes, as in the file of roles."""
+
+    methods: list[str]
+    agents: str
+    approvers: list[str]
+    always: Annotated[bool, Meta(description="Whether it is needed on all agents that the question is about.")] = False
 
 
 class Caller(Struct):
@@ -147,6 +158,10 @@ class Caller(Struct):
     ]
     issuer: Annotated[str | None, Meta(description="The URL of a user's issuer; null for a token.")]
     groups: Annotated[list[str], Meta(description="The groups of a user, as the issuer names them.")]
+    tenant: Annotated[str, Meta(description="The tenant in which the caller acts.")]
+    approvals: Annotated[
+        list[NeededApproval], Meta(description="What the caller may start only with the approval of another person.")
+    ]
 
 
 class AllowingRule(Struct):
@@ -162,3 +177,63 @@ class Permission(Struct):
     allowed: bool
     reason: str
     rules: Annotated[list[AllowingRule], Meta(description="The rules that allow it at least on some agents.")]
+    approvals: Annotated[
+        list[NeededApproval], Meta(description="The approvals of other persons that it needs besides.")
+    ]
+
+
+class TenantQuotas(Struct):
+    """Null for no quota. `agents` are those that have enrolled, `command_rate` is in commands a second."""
+
+    agents: int | None
+    open_commands: int | None
+    command_rate: int | None
+    run_concurrency: int | None
+    events_bytes: int | None
+
+
+class Tenant(Struct):
+    """A tenant with its quotas. `open_commands` and `run_concurrency` are null if it has no quota for them, because
+    they are not counted then."""
+
+    name: str
+    agents: Annotated[int, Meta(ge=0, description="Agents that the gateway knows, linked or not.")]
+    open_commands: Annotated[int | None, Meta(description="Commands that were posted one by one and have not ended.")]
+    run_concurrency: Annotated[int | None, Meta(description="The concurrency of all open runs.")]
+    quotas: TenantQuotas
+
+
+class TenantList(Struct):
+    """All tenants, the default one first."""
+
+    tenants: list[Tenant]
+
+
+class Approval(Struct):
+    """A request for an approval of a second person, and what was decided. `payload` is what would be sent, as text;
+    null if it is too large to be shown. `mine` says that the caller has asked, `decidable` that the caller may
+    decide."""
+
+    id: str
+    state: Literal["pending", "approved", "denied", "used"]
+    subject: str
+    kind: Literal["command", "run"]
+    method: str
+    target: str
+    targets: int
+    digest: str
+    payload: str | None
+    approvers: list[list[str]]
+    created: str
+    expires: str
+    decided_by: str | None
+    decided: str | None
+    command: Annotated[str | None, Meta(description="The command or run that has used it.")]
+    mine: bool
+    decidable: bool
+
+
+class ApprovalList(Struct):
+    """The requests for an approval that the caller has made or may decide, the oldest first."""
+
+    approvals: list[Approval]

@@ -22,8 +22,9 @@ AgentId = Annotated[
 CommandId = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[47][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
-        description="a command's id (a UUID of version 7, or of version 4 if its caller chose it)",
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-[478][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
+        description="a command's id (a UUID of version 7, of version 4 if its caller chose it, or of version 8 in a "
+        "signed run)",
     ),
 ]
 ChosenId = Annotated[
@@ -34,6 +35,7 @@ ChosenId = Annotated[
     ),
 ]
 """Of another version than those that the gateway makes, so that no caller can choose the id of another's command."""
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a SHA-256 (64 hexadecimal digits in lower case)")]
 Signature = Annotated[
     str,
     Meta(

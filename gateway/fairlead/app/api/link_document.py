@@ -10,6 +10,7 @@ from typing import Any
 
 from fairlead.app.api import schemas
 from fairlead.app.api.schemas import iso
+from fairlead.fleet.directory import CLONED_MS
 from fairlead.fleet.node_table import NodeTable, UnrecordedEnd
 from fairlead.fleet.schema import AgentRow
 from fairlead.routing.observability.link_stats import LinkStats
@@ -28,6 +29,12 @@ def last_close(row: AgentRow, table: NodeTable, now: int) -> tuple[str | None, s
     if end.alive:
         return None, f"{end.node} has not recorded yet how it ended"
     return describe(CloseCode.ABNORMAL), f"{end.node} ended without closing the link{_when(end)}"
+
+
+def cloned_at(row: AgentRow, now: int) -> int:
+    """When two copies of the agent were last found to use its key (Redis TIME in ms); 0 if never, or if they have not
+    been for a day and the key was not revoked for it."""
+    return row.cloned if now - row.cloned <= CLONED_MS or row.close == CloseCode.REVOKED else 0
 
 
 def _when(end: UnrecordedEnd) -> str:

@@ -1,9 +1,9 @@
-"""The answers about the nodes of the fleet. `schemas` says how they are used."""
+"""The answers about the nodes of the fleet and the methods of its agents. `schemas` says how they are used."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -45,3 +45,26 @@ class NodeList(Struct):
     """All nodes, ordered by name."""
 
     nodes: list[FleetNode]
+
+
+class LibraryMethod(Struct):
+    """A built-in method of agents."""
+
+    name: str
+    text: Annotated[str, Meta(description="What it does.")]
+    effect: Annotated[
+        Literal["reads", "changes", "runs"],
+        Meta(description="`reads`: it only looks. `changes`: it changes what it names. `runs`: it runs any program."),
+    ]
+    allowed: Annotated[bool, Meta(description="Whether a rule lets the caller run it, on some agents at least.")]
+    input: Annotated[bool, Meta(description="Whether it takes input.")]
+    output: Annotated[list[str], Meta(description="The kinds of its results before the end.")]
+    arguments: Annotated[dict[str, Any], Meta(description="The JSON Schema of its payload.")]
+    result: Annotated[dict[str, Any] | None, Meta(description="The JSON Schema of its result; null if there is none.")]
+    row: Annotated[dict[str, Any] | None, Meta(description="The JSON Schema of each result of kind `row`, or null.")]
+
+
+class MethodList(Struct):
+    """The library of methods."""
+
+    methods: list[LibraryMethod]

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 from fairlead.app.api import schemas
-from fairlead.app.api.operation import NDJSON, SSE, Operation
+from fairlead.app.api.events.event_operations import GROUP
+from fairlead.app.api.operation import NDJSON, POSITION, SSE, Operation
 from fairlead.app.api.operations import OPERATIONS
 from fairlead.version import __version__
 
@@ -20,6 +21,12 @@ PATH_PARAMS = {
     "run": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
     "token": {"type": "string", "pattern": "^[0-9a-f]{12}$"},
+    "approval": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+    "schedule": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
+    "digest": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "group": {"type": "string", "pattern": GROUP},
+    "sink": {"type": "string", "pattern": GROUP},
+    "letter": {"type": "string", "pattern": POSITION},
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """The operations on a command that was accepted."""

@@ -7,19 +7,19 @@ This is their only declaration. `factory` makes the routes from it and rejects q
 from __future__ import annotations
 
 from fairlead.app.api import access_schemas, node_schemas, schemas
+from fairlead.app.api.events.event_operations import EVENT_OPERATIONS
 from fairlead.app.api.operation import (
-    AGENT_ID,
     EVENT_ID,
     FLAG,
     KNOWN,
     LATER,
-    POSITION,
     TEXT,
     WHOLE_NUMBER,
     Operation,
     Param,
 )
 from fairlead.app.api.runs.run_operations import RUN_OPERATIONS
+from fairlead.app.api.runs.schedule_operations import SCHEDULE_OPERATIONS
 from fairlead.authorization.policy import Verb
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
@@ -34,10 +34,30 @@ OPERATIONS = (
         needs=(Verb.RUN,),
         params=(
             Param(
+                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
+                {**TEXT, "maxLength": 32},
+            ),
+            Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first command.",
                 {**TEXT, "maxLength": 255}, "header",
             ),
             Param("traceparent", "W3C trace context. Invalid values are ignored.", TEXT, "header"),
+        ),
+    ),
+    Operation(
+        "get", "/v1/commands", "listCommands",
+        "List the commands that have not ended and whose results the caller may read: of one agent, or of all.",
+        "Commands, with the cursor of the next page.",
+        200, schemas.CommandPage, faults=LATER, needs=(Verb.RUN, Verb.RESULTS),
+        params=(
+            Param("agent", "Only commands of this agent, all in one page.", TEXT),
+            Param("method", "Only commands with this method.", TEXT),
+            Param("state", "Only commands in this state.", {**TEXT, "enum": ["queued", "sent", "running"]}),
+            Param(
+                "limit", "A page ends with about so many commands; it may have fewer although there is a cursor.",
+                {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+            ),
+            Param("cursor", "The cursor of the page before.", TEXT),
         ),
     ),
     Operation(
@@ -76,7 +96,14 @@ OPERATIONS = (
             Param("end", "This is the last chunk.", FLAG),
         ),
     ),
+    Operation(
+        "put", "/v1/contents/{digest}", "putContent",
+        "Store octets under their SHA-256, at most 1 MiB, for all commands and runs that name them.",
+        "The content is stored, perhaps since an earlier request.",
+        200, schemas.StoredContent, octets=True, faults=(413, *LATER), needs=(Verb.RUN,),
+    ),
     *RUN_OPERATIONS,
+    *SCHEDULE_OPERATIONS,
     Operation(
         "get", "/v1/agents", "listAgents", "List agents page by page, ordered by shard and name.",
         "One page of agents, with the cursor of the next page.",
@@ -92,6 +119,7 @@ OPERATIONS = (
                 {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
             ),
             Param("cursor", "The cursor of the page before.", TEXT),
+            Param("count", "Whether all agents that match are counted, too.", {"type": "boolean", "default": False}),
         ),
     ),
     Operation(
@@ -121,28 +149,7 @@ OPERATIONS = (
         "The node that holds the link was told to close it.",
         202, schemas.DisconnectedAgent, faults=(409, *KNOWN), needs=(Verb.DISCONNECT,),
     ),
-    Operation(
-        "get", "/v1/events", "listEvents",
-        "Get the events of agents as lines, each a CloudEvent (1.0) with its `offset`; with `follow`, those that come "
-        "later too.",
-        "A stream of lines in the format that the request accepts.",
-        200, None, streams=True, faults=LATER, needs=(Verb.EVENTS,),
-        params=(
-            Param("agent", "Only events of this agent.", {**TEXT, "pattern": AGENT_ID}),
-            Param("type", "Only events of this type; `disk.*` for all whose type begins with `disk.`.",
-                  {**TEXT, "minLength": 1, "maxLength": 128}),
-            Param(
-                "selector", "Only events of agents whose labels and facts match now.", {**TEXT, "maxLength": 1024},
-            ),
-            Param("after", "Begin after the event with this `offset`. Events that were lost since are told.",
-                  {**TEXT, "pattern": POSITION}),
-            Param("since", "Begin this many seconds ago. Without `after` and `since`: with the oldest event.",
-                  {**WHOLE_NUMBER, "maximum": 1 << 31}),
-            Param("follow", "Wait for further events until the caller disconnects.", FLAG),
-            Param("Last-Event-ID", "For server-sent events: the last offset that was received.",
-                  {**TEXT, "pattern": POSITION}, "header"),
-        ),
-    ),
+    *EVENT_OPERATIONS,
     Operation(
         "get", "/v1/links", "rankLinks", "Get the worst links of the fleet by a measure, as ranked by their nodes.",
         "The worst links, and the nodes that did not answer in time.",
@@ -157,6 +164,12 @@ OPERATIONS = (
                 {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
             ),
         ),
+    ),
+    Operation(
+        "get", "/v1/methods", "listMethods",
+        "List the built-in methods of agents with the JSON Schemas of what they take and return. Agents may have "
+        "switched some off, and have others.",
+        "All methods of the library, ordered by name.", 200, node_schemas.MethodList, faults=LATER, needs=(),
     ),
     Operation(
         "get", "/v1/nodes", "listNodes", "List the nodes of the fleet with their load, as each reported it last.",
@@ -222,6 +235,25 @@ OPERATIONS = (
         needs=(Verb.ENROLMENT,),
     ),
     Operation(
+        "get", "/v1/approvals", "listApprovals",
+        "List the requests for an approval that the caller has made or may decide.", "All of them.",
+        200, access_schemas.ApprovalList, faults=LATER, needs=(Verb.RUN, Verb.APPROVE),
+    ),
+    Operation(
+        "get", "/v1/approvals/{approval}", "getApproval", "A request for an approval.",
+        "What was asked for and what was decided.", 200, access_schemas.Approval, faults=KNOWN,
+        needs=(Verb.RUN, Verb.APPROVE),
+    ),
+    Operation(
+        "post", "/v1/approvals/{approval}/approve", "approveRequest",
+        "Approve a request of another person. Whoever has asked may then start it, once, before it expires.",
+        "The request is approved.", 204, None, faults=KNOWN, needs=(Verb.APPROVE,),
+    ),
+    Operation(
+        "post", "/v1/approvals/{approval}/deny", "denyRequest", "Deny a request of another person.",
+        "The request is denied.", 204, None, faults=KNOWN, needs=(Verb.APPROVE,),
+    ),
+    Operation(
         "delete", "/v1/agents/{agent}/key", "releaseAgent",
         "Release the id of an agent from its key, so that another key may enrol with the id. Links that are open stay.",
         "The id is released.", 204, None, faults=KNOWN, needs=(Verb.ENROLMENT,),
@@ -232,6 +264,10 @@ OPERATIONS = (
         "has the id until it is released.",
         "The key is revoked.",
         200, access_schemas.RevokedAgentKey, faults=KNOWN, needs=(Verb.ENROLMENT,),
+    ),
+    Operation(
+        "get", "/v1/tenants", "listTenants", "List the tenants with what each has of its quotas.", "All tenants.",
+        200, access_schemas.TenantList, faults=LATER, needs=(Verb.TENANTS,),
     ),
     Operation(
         "get", "/v1/auth/whoami", "whoami", "Get who the caller is, and which roles it has.", "The caller.",

@@ -21,11 +21,13 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Unauthorized: (401, "Unauthorized"),
     errors.Forbidden: (403, "Forbidden"),
     errors.PermissionDenied: (403, "Not permitted"),
+    errors.ApprovalRequired: (403, "Approval required"),
     errors.EnrolmentDenied: (403, "Enrolment denied"),
     errors.ApprovalPending: (202, "Approval pending"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results have been trimmed"),
+    errors.ResultsDropped: (410, "Results have been dropped"),
     errors.RecordExpired: (410, "Command has ended and its record has expired"),
     errors.InputConflict: (409, "Input chunk repeated with different bytes"),
     errors.AgentOnline: (409, "Agent is online"),
@@ -37,6 +39,7 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
     errors.Throttled: (429, "Too many requests"),
+    errors.QuotaExceeded: (429, "Quota exceeded"),
     errors.Unavailable: (503, "Unavailable"),
 }
 

@@ -12,7 +12,16 @@ from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from fairlead.app.api.identifiers import AgentId, ChosenId, CommandId, LabelKey, LabelValue, Method, Signature
+from fairlead.app.api.identifiers import (
+    AgentId,
+    ChosenId,
+    CommandId,
+    Digest,
+    LabelKey,
+    LabelValue,
+    Method,
+    Signature,
+)
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
 
@@ -54,6 +63,13 @@ class NewCommand(Struct, forbid_unknown_fields=True):
     retry: Annotated[
         Literal["never", "safe"], Meta(description="`safe` allows a second run if the outcome of the first is unknown.")
     ] = "never"
+    content: Annotated[
+        Digest | UnsetType,
+        Meta(
+            description="The digest of a stored content, which the agent gets as its input if it asks for it, as "
+            "`script` does. Other input is not taken then."
+        ),
+    ] = UNSET
     id: Annotated[
         ChosenId | UnsetType,
         Meta(
@@ -69,6 +85,13 @@ class NewCommand(Struct, forbid_unknown_fields=True):
     ] = UNSET
 
 
+class StoredContent(Struct):
+    """The content is stored. It is kept for an hour, and until an hour after the deadline of whatever names it."""
+
+    digest: Digest
+    bytes: Annotated[int, Meta(ge=0)]
+
+
 class AcceptedCommand(Struct):
     """The command is stored. `why` says why its agent is not online, in words."""
 
@@ -78,6 +101,10 @@ class AcceptedCommand(Struct):
     why: str
     recorded: Annotated[
         bool, Meta(description="The gateway records what the terminal shows, and its operator can replay it.")
+    ] = False
+    replayed: Annotated[
+        bool,
+        Meta(description="An earlier post has started it: one with the same Idempotency-Key, or the same approval."),
     ] = False
 
 
@@ -100,6 +127,10 @@ class CommandEnd(Struct):
     error: CommandError | None
     total: Annotated[int, Meta(ge=0, description="Number of output chunks.")]
     truncated: Annotated[bool, Meta(description="Output beyond the limit was discarded.")]
+    dropped: Annotated[
+        bool,
+        Meta(description="Output, and `payload` if it was large, were dropped after the end, to make room for others."),
+    ]
     payload_base64: Annotated[
         str | UnsetType, Meta(description="The bytes that the agent returned; present only if they are not JSON.")
     ] = UNSET
@@ -133,8 +164,18 @@ class Command(Struct):
     cancel_asked: bool
     results: Annotated[int, Meta(ge=0, description="Number of result lines, which is the next offset.")]
     truncated: bool
+    dropped: Annotated[
+        str | None, Meta(description="When the results were dropped after the end; null if they are kept.")
+    ]
     counts: dict[TargetState, int]
     targets: list[Target]
+
+
+class CommandPage(Struct):
+    """Commands that have not ended. `cursor` gets the next page; null on the last page."""
+
+    commands: list[Command]
+    cursor: str | None
 
 
 class CancelledCommand(Struct):
@@ -161,6 +202,9 @@ class Agent(Struct):
     labels_lost: Annotated[
         str | None,
         Meta(description="When its labels were lost together with the data in Redis; set them again."),
+    ]
+    cloned: Annotated[
+        str | None, Meta(description="When two copies of the agent were last found to use its key; null after a day.")
     ]
 
 
@@ -229,8 +273,23 @@ class FailedCommand(Struct):
     message: str
 
 
+class ChangedFact(Struct):
+    """The value of a fact before and after a change; null for none."""
+
+    before: str | None
+    after: str | None
+
+
+class FactChange(Struct):
+    """Facts that a new link of the agent told anew. `more` counts further ones, which are too long to be kept."""
+
+    at: str
+    facts: dict[str, ChangedFact]
+    more: int
+
+
 class AgentDetail(Agent, kw_only=True):
-    """An agent with its link, its open commands and its recent failures."""
+    """An agent with its link, its open commands, its recent failures and the last changes of its facts."""
 
     link: LastLink
     last_reason: Annotated[
@@ -241,6 +300,9 @@ class AgentDetail(Agent, kw_only=True):
         list[FailedCommand], Meta(max_length=5, description="The last commands that failed, the latest one first.")
     ]
     open_commands: list[CommandId]
+    fact_changes: Annotated[
+        list[FactChange], Meta(max_length=5, description="The last changes of its facts, the latest one first.")
+    ]
 
 
 class AgentPage(Struct):
@@ -252,6 +314,10 @@ class AgentPage(Struct):
         int,
         Meta(ge=0, description="Agents left out because the selector asks for labels that were lost."),
     ]
+    count: Annotated[
+        int | None,
+        Meta(description="All agents that match, on whichever page; null if the request does not ask for it."),
+    ] = None
 
 
 class Labels(Struct, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
 """The handlers of `/v1/agents` and `/v1/links`: list agents, look one up, label, disconnect and delete it, rank links.
 
-Lists are read from the index in Redis and never ask the nodes, so a slow node cannot delay them. Only requests for one
-agent, or for the worst links, ask the nodes for what they alone know.
+Lists are read from the index and the columns in Redis and never ask the nodes, so a slow node cannot delay them. Only
+requests for one agent, or for the worst links, ask the nodes for what they alone know.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from starlette.responses import Response
 from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
-from fairlead.app.api.link_document import last_close, link_members, seconds
+from fairlead.app.api.link_document import cloned_at, last_close, link_members, seconds
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
-from fairlead.app.routes.commands import whole_number
+from fairlead.app.routes.agent_counter import AgentCounter
+from fairlead.app.routes.commands import flag, whole_number
 from fairlead.app.routes.list_cursor import ListCursor
 from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.authorization.policy import Access, Verb
@@ -28,11 +29,13 @@ from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavaila
 from fairlead.fleet import selector
 from fairlead.fleet.directory_replies import LabelsChanged, LimitReached
 from fairlead.fleet.node_table import Presence
+from fairlead.fleet.reports.fact_history import NotedChange
 from fairlead.fleet.schema import LABEL_LIMIT, AgentRow
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
 from fairlead.shards import SHARDS
+from fairlead.tenant import local_id, qualified
 from fairlead.wire.ids import check_agent_id
 
 PAGE = 100
@@ -61,6 +64,8 @@ class AgentRoutes:
     def __init__(self, node: Node, auditor: Auditor) -> None:
         self._auditor = auditor
         self._directory = node.directory
+        self._columns = node.columns
+        self._fact_history = node.fact_history
         self._registration = node.routing.registration
         self._data_check = node.data_check
         self._link_query = node.routing.link_query
@@ -69,14 +74,17 @@ class AgentRoutes:
         self._membership = node.membership
         self._authorizer = node.authorizer
         self._list_scheduler = ListScheduler()
+        self._counter = AgentCounter(node, self._list_scheduler)
 
     async def list(self, request: Request) -> Response:
         """One page of agents, ordered by shard and name, with the cursor of the next page, if there is one."""
         limit = whole_number(request, "limit", PAGE, PAGE_LIMIT, least=1)
         subject = caller(request)
-        position = ListCursor(*_cursor(request.query_params.get("cursor", "")), sees_all=subject.administrator)
+        cursor = _cursor(request.query_params.get("cursor", ""), subject.tenant)
+        position = ListCursor(*cursor, sees_all=subject.administrator)
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
+        total = await self._counter.count(subject, wanted, state) if flag(request, "count") else None
         # Each agent is encoded in its own turn: encoding a thousand at once would block the event loop.
         found: list[msgspec.Raw] = []
         left, undecided = SCAN, 0
@@ -85,7 +93,7 @@ class AgentRoutes:
             async with (
                 asyncio.timeout(PAGE_TIME),
                 self._list_scheduler.place(),
-                aclosing(self._directory.index_pages(position.shard, position.after, count)) as pages,
+                aclosing(self._columns.pages(*position.begun, count, subject.tenant, wanted)) as pages,
             ):
                 async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
@@ -112,12 +120,11 @@ class AgentRoutes:
                     f"no agent could be read within {PAGE_TIME:g} s: this node is serving "
                     f"{self._list_scheduler.places_taken} lists, or Redis is slow; try again later"
                 ) from e
-        await (
-            self._data_check.check_index()
-        )  # after the rows, so that none of them was read after a data loss that this node has not noticed yet
+        # After the rows, so that none of them was read after a data loss that this node has not noticed yet.
+        await self._data_check.check_index()
         self._auditor.note(request, selector=request.query_params.get("selector", ""))
         await self._auditor.allow(request, len(found))
-        page = schemas.AgentPage(cast("list[schemas.Agent]", found), position.cursor, undecided)
+        page = schemas.AgentPage(cast("list[schemas.Agent]", found), position.cursor, undecided, total)
         return Response(_encode(page), media_type="application/json")
 
     def _listed(
@@ -148,12 +155,13 @@ class AgentRoutes:
             link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
             recent_failures=[schemas.FailedCommand(iso(int(at)) or "", message) for at, _, message in failures],
             open_commands=sorted(open_commands),
+            fact_changes=[_changed(change) for change in await self._fact_history.read(row.agent)],
         )
         return Response(_encode(answer), media_type="application/json")
 
     async def label(self, request: Request) -> Response:
         """Set or remove labels; the answer has all labels of the agent."""
-        agent, subject = check_agent_id(request.path_params["agent"]), caller(request)
+        agent, subject = request.path_params["agent"], caller(request)
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
         self._authorizer.require_still(subject, (Verb.LABEL,))
         checked = None
@@ -169,7 +177,8 @@ class AgentRoutes:
             raise self._unknown(agent)
         if isinstance(labels, LabelsChanged):
             raise Unavailable(
-                f"the labels of agent {agent!r} were changed by another request, and nothing by this one: try again"
+                f"the labels of agent {local_id(agent)!r} were changed by another request, and nothing by this one: "
+                "try again"
             )
         if isinstance(labels, LimitReached):
             raise InvalidRequest(f"{labels.count} labels exceed the maximum of {LABEL_LIMIT}", field="labels")
@@ -181,11 +190,13 @@ class AgentRoutes:
         await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
-            raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
+            raise AgentOffline(f"agent {local_id(row.agent)!r} has no link: {why}", agent=local_id(row.agent))
         node = row.lease.partition("#")[0]
         state = await self._link_query.fetch(row)
         if state is None:
-            raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
+            raise Unavailable(
+                f"node {node!r}, which holds agent {local_id(row.agent)!r}, did not answer in time", node=node
+            )
         return Response(
             _encode(schemas.Link(**link_members(node, state, row, self._membership.table, self._membership.now()))),
             media_type="application/json",
@@ -196,11 +207,11 @@ class AgentRoutes:
         by = request.query_params.get("by", MEASURES[0])
         if by not in MEASURES:
             raise InvalidRequest(f"invalid by {by[:32]!r}: expected one of {', '.join(MEASURES)}", field="by")
-        worst, missing = await self._worst_links.find(by, whole_number(request, "limit", TOP, MAX_LINKS, least=1))
+        subject, limit = caller(request), whole_number(request, "limit", TOP, MAX_LINKS, least=1)
+        worst, missing = await self._worst_links.find(subject.tenant, by, limit)
         table, now = self._membership.table, self._membership.now()
-        subject = caller(request)
         sessions = [
-            schemas.RankedLink(agent=one.link.agent, **link_members(one.node, one.link, one.row, table, now))
+            schemas.RankedLink(agent=local_id(one.link.agent), **link_members(one.node, one.link, one.row, table, now))
             for one in worst
             if subject.administrator
             or (one.row is not None and self._authorizer.allows_on_row(subject, Verb.VIEW, one.row))
@@ -213,7 +224,9 @@ class AgentRoutes:
         row = await self._row(request, Verb.DELETE)
         await self._auditor.allow(request)
         commands, events = await self._removal.delete(row)
-        return Response(_encode(schemas.DeletedAgent(row.agent, commands, events)), media_type="application/json")
+        return Response(
+            _encode(schemas.DeletedAgent(local_id(row.agent), commands, events)), media_type="application/json"
+        )
 
     async def disconnect(self, request: Request) -> Response:
         """Close the agent's link; the agent connects again."""
@@ -221,9 +234,9 @@ class AgentRoutes:
         await self._auditor.allow(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
-            raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
+            raise AgentOffline(f"agent {local_id(row.agent)!r} has no link to close: {why}", agent=local_id(row.agent))
         self._registration.disconnect(row)
-        answer = schemas.DisconnectedAgent(row.agent, row.lease.partition("#")[0])
+        answer = schemas.DisconnectedAgent(local_id(row.agent), row.lease.partition("#")[0])
         return Response(_encode(answer), 202, media_type="application/json")
 
     async def _round_trip(self, row: AgentRow) -> float | None:
@@ -235,7 +248,7 @@ class AgentRoutes:
     async def _row(self, request: Request, verb: Verb) -> AgentRow:
         """The row of the agent that the path names. Raises PermissionDenied if the caller may not do `verb` to it, and
         AgentUnknown if there is none and the caller might: whether an agent of others exists is theirs to know."""
-        agent, subject = check_agent_id(request.path_params["agent"]), caller(request)
+        agent, subject = request.path_params["agent"], caller(request)
         row = await self._directory.look_up(agent)
         if row is not None:
             self._authorizer.require_on_row(subject, verb, row)
@@ -246,14 +259,15 @@ class AgentRoutes:
         return row
 
     def _unknown(self, agent: str) -> AgentUnknown:
-        return AgentUnknown(f"unknown agent {agent!r}: no agent with this id has ever connected", agent=agent)
+        name = local_id(agent)
+        return AgentUnknown(f"unknown agent {name!r}: no agent with this id has ever connected", agent=name)
 
     def _describe(self, row: AgentRow) -> dict[str, Any]:
         table, now = self._membership.table, self._membership.now()
         presence, since, why = table.presence(row, now)
         online = presence is Presence.ONLINE
         return {
-            "id": row.agent,
+            "id": local_id(row.agent),
             "state": presence,
             "node": row.lease.partition("#")[0] if online else None,
             "since": iso(since),
@@ -262,6 +276,7 @@ class AgentRoutes:
             "facts": _decode_map(row.facts),
             "labels": _decode_map(row.labels),
             "labels_lost": iso(row.labels_lost),
+            "cloned": iso(cloned_at(row, now)),
         }
 
 
@@ -276,7 +291,12 @@ def _state(text: str | None) -> Presence | None:
         ) from e
 
 
-def _cursor(text: str) -> tuple[int, str]:
+def _changed(change: NotedChange) -> schemas.FactChange:
+    facts = {key: schemas.ChangedFact(*values) for key, values in sorted(change.facts.items())}
+    return schemas.FactChange(iso(change.at) or "", facts, change.more)
+
+
+def _cursor(text: str, tenant: str) -> tuple[int, str]:
     if not text:
         return 0, ""
     shard, colon, after = text.partition(":")
@@ -285,6 +305,4 @@ def _cursor(text: str) -> tuple[int, str]:
             f"invalid cursor {text[:64]!r}: expected the cursor of the page before; start again without one",
             field="cursor",
         )
-    if after:
-        check_agent_id(after)
-    return int(shard), after
+    return int(shard), qualified(tenant, check_agent_id(after)) if after else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+from functools import partial
 
 import msgspec
 from msgspec import UNSET
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app.access.approval_gate import ApprovalGate, Intent, Passage
 from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api import schemas
@@ -34,7 +36,8 @@ from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
 from fairlead.shards import SHARDS, agent_shard, of_agent
 from fairlead.telemetry.request_trace import RequestTrace
-from fairlead.wire.ids import check_agent_id, check_command_id
+from fairlead.tenant import local_id, qualified
+from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import CHUNK_LIMIT
 
 BODY_LIMIT = 768 << 10
@@ -51,10 +54,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CommandRoutes:
-    def __init__(self, node: Node, auditor: Auditor) -> None:
+    def __init__(self, node: Node, auditor: Auditor, gate: ApprovalGate) -> None:
         self._auditor = auditor
+        self._gate = gate
         self._dispatch = node.routing.dispatch
         self._inputs = node.routing.inputs
+        self._contents = node.routing.contents
         self._results = node.routing.results
         self._terminals = node.routing.terminals
         self._tracing = node.tracing
@@ -70,14 +75,25 @@ class CommandRoutes:
         order = await _order(raw, request, subject)
         self._authorizer.require_still(subject, (Verb.RUN,))
         if self._auditor.on:
-            self._auditor.note(request, order.payload, method=order.method, agent=order.agent)
+            self._auditor.note(request, order.payload, method=order.method, agent=local_id(order.agent))
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
-        if self._auditor.on:
-            await self._auditor.allow(request)
-        accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
+        rules = await self._authorizer.approval_rules(subject, order.method, order.agent)
+        passage = None
+        if rules or request.scope["query_string"]:
+            passage = await self._gate.enter(request, rules, _intent(order))
+        if passage is not None:
+            order = _approved(order, passage)
+        if order.content:
+            life = order.deadline + (order.queue or 0)
+            name = await self._contents.refer(subject.tenant, order.content, life)
+            order = msgspec.structs.replace(order, content=name)
+        permit = partial(self._permit, request, passage) if self._auditor.on or passage is not None else None
+        accepted = await self._dispatch.submit(order, form is not None, request_trace, permit)
         self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
         recorded = self._terminals.on and order.method in METHODS
-        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why, recorded)
+        head = schemas.AcceptedCommand(
+            accepted.id, accepted.state, accepted.presence, accepted.why, recorded, accepted.replayed
+        )
         if form is not None:
             pages = watched(
                 self._authorizer, subject, Verb.RESULTS, accepted.id,
@@ -90,8 +106,15 @@ class CommandRoutes:
             )
         return _accepted(accepted, _encode(head))
 
+    async def _permit(self, request: Request, passage: Passage | None, command: str) -> None:
+        """Record that the command is allowed, and use its approval, before anything of it is written."""
+        self._auditor.note(request, command=command)
+        await self._auditor.allow(request)
+        if passage is not None:
+            await self._gate.use(caller(request), passage, command)
+
     async def get(self, request: Request) -> Response:
-        found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
+        found = await self._dispatch.look_up(request.path_params["command"])
         owner = OwnedCommand(found.subject, found.method, found.agent)
         await self._authorizer.require_owned(caller(request), Verb.RESULTS, owner)
         await self._auditor.allow(request)
@@ -99,7 +122,7 @@ class CommandRoutes:
 
     async def results(self, request: Request) -> ASGIApp:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
-        command, subject = check_command_id(request.path_params["command"]), caller(request)
+        command, subject = request.path_params["command"], caller(request)
         await self._authorizer.require_command(subject, Verb.RESULTS, command)
         await self._auditor.allow(request)
         offset = whole_number(request, "from", 0, 1 << 53)
@@ -118,7 +141,7 @@ class CommandRoutes:
     async def delete(self, request: Request) -> Response:
         """Cancel a command: the answer is 202 with its current state. Cancelling a command that has ended changes
         nothing."""
-        command = check_command_id(request.path_params["command"])
+        command = request.path_params["command"]
         await self._authorizer.require_command(caller(request), Verb.CANCEL, command)
         await self._auditor.allow(request)
         state = await self._dispatch.cancel(command)
@@ -126,13 +149,13 @@ class CommandRoutes:
 
     async def input(self, request: Request) -> Response:
         """Add chunk `n` of the input, and the end of the input if `end` is set."""
-        command = check_command_id(request.path_params["command"])
+        command = request.path_params["command"]
         n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
         subject = caller(request)
-        await self._authorizer.require_command(subject, Verb.INPUT, command)
+        await self._authorizer.require_input(subject, command)
         payload = await read_body(request, CHUNK_LIMIT)
         self._authorizer.require_still(subject, (Verb.RUN, Verb.INPUT))
-        await self._authorizer.require_command(subject, Verb.INPUT, command)
+        await self._authorizer.require_input(subject, command)
         self._auditor.note(request, payload, detail=f"n={n}")
         await self._auditor.allow(request)
         if payload or not end:
@@ -152,15 +175,25 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
     command, signature = _signed(body, key)
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
+    content = "" if body.content is UNSET else body.content
     body_digest = ""
     if key:
-        terms = body.agent, body.method, deadline, body.lane, queue, body.retry, body.retain
+        terms = (
+            body.agent,
+            body.method,
+            deadline,
+            body.lane,
+            queue,
+            body.retry,
+            body.retain,
+            *([content] if content else []),
+        )
         if len(payload) > ASIDE_BYTES:
             body_digest = await asyncio.to_thread(fingerprint, terms, payload)
         else:
             body_digest = fingerprint(terms, payload)
     return CommandRequest(
-        agent=check_agent_id(body.agent),
+        agent=qualified(subject.tenant, check_agent_id(body.agent)),
         method=body.method,
         payload=payload,
         deadline=deadline,
@@ -174,7 +207,30 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         subject=subject.identity,
         id=command,
         signature=signature,
+        content=content,
     )
+
+
+def _intent(order: CommandRequest) -> Intent:
+    """What of a command is approved: everything but its id and signature, which are made anew with each attempt."""
+    terms = (
+        order.deadline,
+        order.lane,
+        order.queue,
+        order.retry,
+        order.retain,
+        *([order.content] if order.content else []),
+    )
+    return Intent("command", order.method, local_id(order.agent), 1, order.payload, _encode([order.agent, *terms]))
+
+
+def _approved(order: CommandRequest, passage: Passage) -> CommandRequest:
+    """The command with its approval in place of an Idempotency-Key, so that the same post again is the same command. A
+    signed command is recognised by its id."""
+    if order.id:
+        return order
+    key = hashlib.sha256(f"approval\0{passage.approval}".encode()).hexdigest()
+    return msgspec.structs.replace(order, key_digest=key, body_digest=passage.intent.digest)
 
 
 def _signed(body: schemas.NewCommand, key: str) -> tuple[str, bytes]:
@@ -210,8 +266,8 @@ def posted_key(request: Request) -> str:
 
 
 def key_of(subject: Subject, key: str) -> str:
-    """An Idempotency-Key is the caller's own: nobody gets the command of another with the same key."""
-    return key if subject.administrator else f"{subject.identity}\0{key}"
+    """An Idempotency-Key is the caller's own, in one tenant: nobody gets the command of another with the same key."""
+    return qualified(subject.tenant, key if subject.administrator else f"{subject.identity}\0{key}")
 
 
 def _accepted(accepted: DispatchedCommand, body: bytes) -> Response:
@@ -228,12 +284,12 @@ def describe(command: CommandRecord) -> schemas.Command:
     for target in command.targets:
         counts[target.state] = counts.get(target.state, 0) + 1
         end = end_of(command, target) if target.state.over else None
-        targets.append(schemas.Target(target.agent, target.state, target.attempt, target.next, end))
+        targets.append(schemas.Target(local_id(target.agent), target.state, target.attempt, target.next, end))
     return schemas.Command(
         command.id, command.method, command.lane, command.subject or None,
         targets[0].state if len(targets) == 1 else None,
         iso(command.created), iso(command.expires), bool(command.cancel_asked), command.seq, command.truncated,
-        counts, targets,
+        iso(command.dropped_at), counts, targets,
     )  # fmt: skip
 
 

@@ -7,8 +7,11 @@ next page looks at them again; a shard has one agent in 64. It is pure.
 
 from __future__ import annotations
 
+from typing import Final
+
 from fairlead.fleet.schema import AgentRow
 from fairlead.shards import SHARDS, agent_shard
+from fairlead.tenant import local_id
 
 
 class ListCursor:
@@ -16,16 +19,16 @@ class ListCursor:
         self.shard = shard
         self.after = after
         self._sees_all = sees_all
-        self._begun = shard, after
+        self.begun: Final = shard, after
 
     @property
     def moved(self) -> bool:
-        return (self.shard, self.after) != self._begun
+        return (self.shard, self.after) != self.begun
 
     @property
     def cursor(self) -> str | None:
         """None at the end of the list."""
-        return f"{self.shard}:{self.after}" if self.shard < SHARDS else None
+        return f"{self.shard}:{local_id(self.after)}" if self.shard < SHARDS else None
 
     def saw(self, row: AgentRow, visible: bool) -> bool:
         """The list has examined an agent. Returns `visible`."""

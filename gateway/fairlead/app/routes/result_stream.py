@@ -27,6 +27,7 @@ from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Targ
 from fairlead.routing.commands.results import ResultsUpdate
 from fairlead.routing.observability.telemetry_recorder import FAILED_STATES
 from fairlead.telemetry.request_trace import RequestTrace
+from fairlead.tenant import local_id
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +213,7 @@ def _error(error: FairleadError) -> dict[str, object]:
 
 def _line(result: Result) -> dict[str, object]:
     member, value = octets(result.payload)
-    return {"offset": result.offset, "agent": result.agent, "n": result.n, "kind": result.kind, member: value}
+    return {"offset": result.offset, "agent": local_id(result.agent), "n": result.n, "kind": result.kind, member: value}
 
 
 def octets(payload: bytes) -> tuple[str, str]:
@@ -231,7 +232,8 @@ def end_of(command: CommandRecord, target: Target) -> schemas.CommandEnd:
         error = schemas.CommandError(ending.code, ending.message, ending.temporary, ending.details)
     payload, octets = payload_of(ending)
     return schemas.CommandEnd(
-        target.agent, target.state, payload, error, target.next, command.truncated, octets
+        local_id(target.agent), target.state, payload, error, target.next, command.truncated, bool(command.dropped_at),
+        octets,
     )  # fmt: skip
 
 

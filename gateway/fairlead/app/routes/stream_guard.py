@@ -1,7 +1,8 @@
 """A stream of results that ends when its reader may no longer read it.
 
 The handlers of commands wrap the pages of every stream in it. A stream may stay open for hours, so the check at its
-beginning is not enough: a revoked token, a changed role or a changed label has to end it within 5 seconds.
+beginning is not enough: a revoked token, a changed role, a changed label or a removed tenant has to end it within 5
+seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def watched(
 ) -> AsyncGenerator[ResultsUpdate]:
     """The pages that `open_pages` makes for a caller. It is given the interval in which an update must come, even an
     empty one."""
-    if subject.administrator:
+    if subject.administrator and not subject.tenant:
         return open_pages(POLL_INTERVAL)
     return _checked(authorizer, subject, verb, command, open_pages(CHECK_INTERVAL))
 

@@ -16,7 +16,7 @@ from typing import Final
 from fairlead.carrier.accept.accept_share import PATIENCE
 from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.epoll.poller import Poller
-from fairlead.carrier.epoll.socket_transport import READABLE
+from fairlead.carrier.epoll.poller_socket import READABLE
 
 ACCEPTED_AT_ONCE: Final = 32
 """The most connections that are accepted before open connections get their turn. Each takes some 10 µs."""
@@ -134,9 +134,8 @@ class _ListeningSocket:
         self._owner = owner
         self._sock = sock
 
-    def ready(self, events: int) -> bool:
+    def ready(self, events: int) -> None:
         self._owner.look(self._sock)
-        return False
 
     def abort(self) -> None:
         self._owner.close()
@@ -147,11 +146,10 @@ class _Call:
         self._owner = owner
         self._share = share
 
-    def ready(self, events: int) -> bool:
+    def ready(self, events: int) -> None:
         with contextlib.suppress(BlockingIOError):
             self._share.answer_call()
         self._owner.called()
-        return False
 
     def abort(self) -> None:
         self._owner.close()

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from fairlead.carrier.epoll.socket_transport import READ_SIZE, READABLE, SocketTransport
+from fairlead.carrier.epoll.poller_socket import READ_SIZE, READABLE, Polled, PolledSocket
+from fairlead.carrier.epoll.socket_transport import SocketTransport
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -38,25 +41,13 @@ TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
 
-class Polled(Protocol):
-    """Owns a socket on the poller. Both methods may remove it."""
-
-    def ready(self, events: int) -> bool:
-        """Do what the socket allows now, without waiting. Returns whether data was read. `events` are a hint."""
-        ...
-
-    def abort(self) -> None:
-        """Close the socket now: the poller closes, or `ready` has failed."""
-        ...
-
-
 class Poller:
     """Polls the sockets of one event loop. Its owner calls `close` at the end."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter, turn: float = TURN) -> None:
-        self.reading: SocketTransport | None = None
-        """The transport whose protocol is being given data. What it writes meanwhile is written right afterwards."""
-        self.hot: SocketTransport | None = None
+        self.reading: PolledSocket | None = None
+        """The socket whose data is being handled. What it writes meanwhile is written right afterwards."""
+        self.hot: PolledSocket | None = None
         """The one socket that the event loop watches itself."""
         self._clock = clock
         self._turn = turn
@@ -72,19 +63,26 @@ class Poller:
         """The owner of the socket that was last ready alone."""
         self._streak = 0
         """How many times in a row that socket was ready alone while the hot one was not ready."""
-        self._unflushed: list[SocketTransport] = []
+        self._unflushed: list[PolledSocket] = []
+        self._ended: deque[tuple[Callable[[OSError | None], None], OSError | None]] = deque()
+        """The protocols that are to be told that their connection is over, and why."""
         self._more: memoryview
 
     def __len__(self) -> int:
         """The number of sockets."""
         return sum(polled is not None for polled in self._polled)
 
-    def take_over(self, transport: asyncio.Transport) -> SocketTransport | None:
-        """Let the connection on `transport` leave it. Returns None, and changes nothing, if it has to stay: because of
-        TLS, data that is not written yet, a peer that has left, a process without free descriptors, or a closed poller.
+    def owners(self, number: int, parts: int) -> list[Polled | None]:
+        """One of `parts` parts of the table of owners."""
+        return self._polled[number::parts]
 
-        The caller must set the protocol of the new transport before control returns to the event loop. The old
-        transport is aborted without a call to its protocol.
+    def take_over(self, transport: asyncio.Transport) -> int | None:
+        """Let the connection on `transport` leave it. Returns the descriptor of its socket, which is watched for data.
+        Returns None, and changes nothing, if it has to stay: because of TLS, data that is not written yet, a peer that
+        has left, a process without free descriptors, or a closed poller.
+
+        The caller must `assign` an owner before control returns to the event loop. The old transport is aborted without
+        a call to its protocol.
         """
         sock = transport.get_extra_info("socket")
         if self._closed or sock is None or transport.get_extra_info("sslcontext") is not None:
@@ -92,18 +90,17 @@ class Poller:
         if transport.is_closing() or transport.get_write_buffer_size():
             return None
         try:
-            fd = os.dup(sock.fileno())
+            fd: int = os.dup(sock.fileno())
         except OSError:
             return None
         try:
-            taken = SocketTransport(fd, self)
-            self.add(fd, taken)
+            self._register(fd)
         except OSError:
             os.close(fd)
             return None
         transport.set_protocol(_NOBODY)
         transport.abort()
-        return taken
+        return fd
 
     def adopt(self, sock: socket.socket) -> SocketTransport:
         """Return a transport for a client's socket, which may still be connecting. The transport owns the descriptor
@@ -132,21 +129,14 @@ class Poller:
 
     def add(self, fd: int, polled: Polled) -> None:
         """Watch a socket for data. Raises OSError if the kernel has no descriptor or memory for that."""
-        if self._epoll is None:
-            self._loop = asyncio.get_running_loop()
-            self._epoll = select.epoll()
-            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
-            self._loop.add_reader(self._epoll.fileno(), self._wake)
-        self._epoll.register(fd, READABLE)
+        self._register(fd)
+        self.assign(fd, polled)
+
+    def assign(self, fd: int, polled: Polled) -> None:
+        """Make `polled` the owner of a socket that is watched for data."""
         while len(self._polled) <= fd:
             self._polled.append(None)
         self._polled[fd] = polled
-
-    def promote(self, fd: int) -> SocketTransport:
-        """Make a transport the owner of a socket that is watched for data. Its protocol must be set, as after
-        `take_over`."""
-        transport = self._polled[fd] = SocketTransport(fd, self)
-        return transport
 
     # Called by the owners of the sockets.
 
@@ -183,20 +173,32 @@ class Poller:
         except OSError:
             return self._more[:0]
 
-    def flush_soon(self, transport: SocketTransport) -> None:
-        """Flush `transport` when the callbacks of this turn are done, or at once if it is the first of the turn: a
+    def flush_soon(self, written: PolledSocket) -> None:
+        """Flush `written` when the callbacks of this turn are done, or at once if it is the first of the turn: a
         message to one link does not wait for another turn, and messages to many take one system call for each link.
         """
         first = not self._unflushed
-        self._unflushed.append(transport)
+        self._unflushed.append(written)
         if first:
             self._loop.call_soon(self._flush)
-            transport.flush()
+            written.flush()
 
     def call_soon(self, callback: Callable[[OSError | None], None], error: OSError | None) -> None:
-        self._loop.call_soon(callback, error)
+        """Call it in a later turn of the event loop. Thousands of links that are lost at once share the turns with all
+        others: the end of a link takes several times as long as the read that finds it."""
+        if not self._ended:
+            self._loop.call_soon(self._call)
+        self._ended.append((callback, error))
 
     # Internal.
+
+    def _register(self, fd: int) -> None:
+        if self._epoll is None:
+            self._loop = asyncio.get_running_loop()
+            self._epoll = select.epoll()
+            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
+            self._loop.add_reader(self._epoll.fileno(), self._wake)
+        self._epoll.register(fd, READABLE)
 
     def _wake(self) -> None:
         """Serve sockets that are ready. The kernel moves sockets that are still ready to the end of its list, so that
@@ -237,7 +239,7 @@ class Poller:
         """
         assert self._epoll is not None
         alone, self._alone = self._alone, None
-        if isinstance(alone, SocketTransport) and alone.only_reads:
+        if isinstance(alone, PolledSocket) and alone.only_reads:
             if self.hot is not None:
                 self._cool(self.hot)
             try:
@@ -247,14 +249,14 @@ class Poller:
             self._epoll.modify(alone.fd, 0)
             self.hot = alone
 
-    def _cool(self, hot: SocketTransport) -> None:
+    def _cool(self, hot: PolledSocket) -> None:
         """Let the epoll watch the socket that the event loop has watched, like all others."""
         assert self._epoll is not None
         self.hot = None
         self._loop.remove_reader(hot.fd)
         self._epoll.modify(hot.fd, READABLE)
 
-    def _wake_hot(self, hot: SocketTransport) -> None:
+    def _wake_hot(self, hot: PolledSocket) -> None:
         self._streak = 0
         try:
             hot.ready(READABLE)
@@ -264,16 +266,29 @@ class Poller:
     def _flush(self) -> None:
         until = self._clock() + self._turn
         unflushed = self._unflushed
-        for position, transport in enumerate(unflushed, 1):
+        for position, written in enumerate(unflushed, 1):
             try:
-                transport.flush()
+                written.flush()
             except Exception:
-                self._failed(transport)
+                self._failed(written)
             if self._clock() > until and position < len(unflushed):
                 del unflushed[:position]
                 self._loop.call_soon(self._flush)
                 return
         unflushed.clear()
+
+    def _call(self) -> None:
+        until = math.inf if self._closed else self._clock() + self._turn
+        ended = self._ended
+        while ended:
+            callback, error = ended.popleft()
+            try:
+                callback(error)
+            except Exception:
+                logger.exception("a connection could not be ended properly; the others continue")
+            if ended and self._clock() > until:
+                self._loop.call_soon(self._call)
+                return
 
     def _failed(self, polled: Polled) -> None:
         logger.exception("a connection failed and is dropped; the others continue")

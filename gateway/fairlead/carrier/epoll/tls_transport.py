@@ -5,8 +5,8 @@ writes the socket itself, so nothing is copied between buffers. Its own buffers 
 (`SSL_MODE_RELEASE_BUFFERS`, which Python sets), so an idle connection has none, whatever it has carried.
 
 One read takes one whole record, so no plaintext ever waits in OpenSSL, where the kernel could not report it. Closing
-sends close_notify. After `write_eof`, what arrives can no longer be decrypted, because Python's `shutdown` has begun to
-look for the peer's close_notify. It is read and discarded, like all data after a WebSocket's half was closed.
+sends close_notify. After `end_output`, what arrives can no longer be decrypted, because Python's `shutdown` has begun
+to look for the peer's close_notify. It is read and discarded, like all data after a WebSocket's half was closed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from fairlead.carrier.epoll.socket_transport import CLOSED, HALF_CLOSED, READABLE, WRITABLE, SocketTransport
+from fairlead.carrier.epoll.poller_socket import CLOSED, HALF_CLOSED, READABLE, WRITABLE
+from fairlead.carrier.epoll.socket_transport import SocketTransport
 from fairlead.carrier.tls import openssl
 
 if TYPE_CHECKING:
@@ -72,27 +73,27 @@ class TlsTransport(SocketTransport):
             pass
         return default
 
-    def ready(self, events: int) -> bool:
+    def ready(self, events: int) -> None:
         if self._read_waits:
             self._end_read_wait()
             events |= READABLE
-        return super().ready(events)
+        super().ready(events)
 
     def flush(self) -> None:
         self._end_read_wait()
         super().flush()
 
-    def pause_reading(self) -> None:
+    def stop_reading(self) -> None:
         self._end_read_wait()
-        super().pause_reading()
+        super().stop_reading()
 
-    def write_eof(self) -> None:
+    def end_output(self) -> None:
         self._end_read_wait()
-        super().write_eof()
+        super().end_output()
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
         self._end_read_wait()
-        super().close()
+        super().disconnect()
 
     def _end_read_wait(self) -> None:
         """Watch for data again; the next read begins another wait if it has to."""
@@ -147,15 +148,25 @@ class TlsTransport(SocketTransport):
             pass
         return written
 
-    def _finish(self) -> None:
+    def _output_written(self) -> None:
         try:
             self._tls.shutdown()
         except OSError:
             pass  # it has sent close_notify, and cannot wait for that of the peer
-        super()._finish()
+        super()._output_written()
 
     def _close_socket(self) -> None:
         self._socket.close()
+
+
+def client_certificate(tls: object) -> bytes | None:
+    """The client's certificate in DER, that of the first handshake if the session was resumed. None without one, and
+    if other authorities are in use by now than those that it was verified against: the client has to connect again.
+    `tls` may be None, for a connection without TLS."""
+    if tls is None or getattr(cast(TlsObject, tls).context, "outdated", False):
+        return None
+    found = cast(TlsObject, tls).getpeercert(True)
+    return found if isinstance(found, bytes) else None
 
 
 def server_side(sock: socket.socket, context: ssl.SSLContext) -> TlsObject:

@@ -212,7 +212,8 @@ class HttpConnection(ParserCallbacks):
         upgrade = WebSocketUpgrade(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(upgrade)
         upgrade.connection_made(self.transport)
-        upgrade.begin(self.parser.get_method(), self.url, self.headers, self.server, self.scope["client"])
+        method, client, proxied = self.parser.get_method(), self.scope["client"], self._limits.proxied
+        upgrade.begin(method, self.url, self.headers, self.server, client, proxied)
         if early:
             upgrade.data_received(early)
         # This object and its parser refer to each other; connection_lost, which would end that, is never called.

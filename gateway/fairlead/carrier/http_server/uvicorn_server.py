@@ -25,6 +25,7 @@ from fairlead.carrier.http_server.client_address import TrustedProxies
 from fairlead.carrier.http_server.http_connection import HttpConnection
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkAcceptor
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
+from fairlead.carrier.socket_connection import ConnectionPoller
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 from fairlead.carrier.tls.tls_acceptor import TlsAcceptor
@@ -54,7 +55,7 @@ class ServerConfig(uvicorn.Config):
         app: AsgiApp,
         *,
         context: ConnectionContext,
-        poller: Poller | None,
+        epoll: bool,
         direct: DirectEndpoint | None,
         certificate: ServerCertificate | None,
         admission: Admission,
@@ -70,7 +71,7 @@ class ServerConfig(uvicorn.Config):
             app, http=HttpConnection, ws=WebSocketUpgrade, interface="asgi3", server_header=False, **options
         )
         self.context = context
-        self.poller = poller
+        self.poller = ConnectionPoller(context.timer_wheel) if epoll else None
         self.direct = direct
         self.certificate = certificate
         self.handshakes = None if certificate is None else Poller(turn=0.0)
@@ -117,7 +118,7 @@ def config(
     return ServerConfig(
         app,
         context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
-        poller=Poller() if (epoll or certificate is not None) and AVAILABLE else None,
+        epoll=(epoll or certificate is not None) and AVAILABLE,
         direct=None if path or access_log else direct,
         certificate=certificate,
         admission=Admission() if admission is None else admission,
@@ -160,6 +161,8 @@ class Server(uvicorn.Server):
     ) -> None:
         super().__init__(config)
         self.config: ServerConfig
+        if config.poller is not None:
+            config.poller.server = self.server_state.connections
         self._on_stop = on_stop
         self._own_signals = own_signals
         self._same_stop = same_stop
@@ -212,7 +215,7 @@ class Server(uvicorn.Server):
             pollers = (handshakes, poller)
             return lambda: TlsAcceptor(config, certificate, pollers, config.direct, state, make_http)
         if poller is not None and config.direct is not None:
-            return lambda: LinkAcceptor(config, poller, config.direct, state, make_http)
+            return lambda: LinkAcceptor(config, (poller, poller), config.direct, state, make_http)
         return None
 
     def _make_http(self) -> HttpConnection:

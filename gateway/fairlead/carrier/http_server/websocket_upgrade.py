@@ -22,13 +22,16 @@ from uvicorn.protocols.utils import (
 )
 
 from fairlead.carrier.attach import EXTENSION, LISTENER
+from fairlead.carrier.connection import FramedConnection
 from fairlead.carrier.connection_context import ConnectionContext
-from fairlead.carrier.epoll.poller import Poller
+from fairlead.carrier.epoll.tls_transport import client_certificate
 from fairlead.carrier.http_server import response
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
+from fairlead.carrier.http_server.peer import PEER, Peer
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.server_connection import ServerConnection
+from fairlead.carrier.socket_connection import ConnectionPoller, SocketConnection
 from fairlead.wire.websocket import handshake
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ class UpgradeConfig(Protocol):
     """The part of its server's configuration that an upgrade uses: uvicorn's options and the connections' context."""
 
     context: ConnectionContext
-    poller: Poller | None
+    poller: ConnectionPoller | None
     admission: Admission
     loaded_app: Any
     root_path: str
@@ -77,7 +80,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._config = config
         self._server = server_state
         # uvicorn's set is typed with its own protocols, but uvicorn only calls `shutdown()` on the members.
-        self._connections = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
+        self._connections = cast("set[FramedConnection | WebSocketUpgrade]", server_state.connections)
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._state = UpgradeState.CONNECTING
@@ -122,8 +125,10 @@ class WebSocketUpgrade(asyncio.Protocol):
         headers: list[tuple[bytes, bytes]],
         server: tuple[str, int | None] | None,
         client: tuple[str, int] | None,
+        proxied: bool = False,
     ) -> None:
-        """Begin with the parsed request. Its header names are in lower case. `server` is our own address."""
+        """Begin with the parsed request. Its header names are in lower case. `server` is our own address, and `proxied`
+        says whether a trusted proxy has made the connection."""
         own: dict[bytes, bytes] = {}
         self._scope = {}
         for name, value in headers:
@@ -138,10 +143,24 @@ class WebSocketUpgrade(asyncio.Protocol):
             return self._respond(400)
         if self._config.context.deflate and b"sec-websocket-extensions" in own:
             self._deflate = handshake.accept_deflate(own[b"sec-websocket-extensions"].decode("latin-1"))
+        subprotocols = own.get(b"sec-websocket-protocol", b"").decode("latin-1")
+        self._scope = self._made_scope(target, headers, server, client, proxied)
+        self._scope["subprotocols"] = handshake.tokens(subprotocols)
+        task = self._loop.create_task(self._run(self._scope))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    def _made_scope(
+        self,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        server: tuple[str, int | None] | None,
+        client: tuple[str, int] | None,
+        proxied: bool,
+    ) -> dict[str, Any]:
         raw_path, _, query = target.partition(b"?")
         root = self._config.root_path
-        subprotocols = own.get(b"sec-websocket-protocol", b"").decode("latin-1")
-        self._scope = {
+        return {
             "type": "websocket",
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "http_version": "1.1",
@@ -153,13 +172,13 @@ class WebSocketUpgrade(asyncio.Protocol):
             "raw_path": root.encode() + raw_path,
             "query_string": query,
             "headers": headers,
-            "subprotocols": handshake.tokens(subprotocols),
             "state": self._app_state.copy(),
-            "extensions": {"websocket.http.response": {}, EXTENSION: {}},
+            "extensions": {
+                "websocket.http.response": {},
+                EXTENSION: {},
+                PEER: Peer(client_certificate(self._transport.get_extra_info("ssl_object")), proxied),
+            },
         }
-        task = self._loop.create_task(self._run(self._scope))
-        self._server.tasks.add(task)
-        task.add_done_callback(self._server.tasks.discard)
 
     async def _run(self, scope: dict[str, Any]) -> None:
         try:
@@ -230,9 +249,6 @@ class WebSocketUpgrade(asyncio.Protocol):
         headers = (*self._server.default_headers, *response.checked(message.get("headers") or ()))
         answer = response.switching_protocols(self._key, message.get("subprotocol"), self._deflate, headers)
         self._config.admission.discard(self._transport)
-        if poller is not None:
-            self._transport = poller.take_over(self._transport) or self._transport
-        transport = self._transport
         self._log(101)
         self._connections.discard(self)
         if listener is None:
@@ -240,14 +256,20 @@ class WebSocketUpgrade(asyncio.Protocol):
             listener = self._channel = AsgiChannel(self._loop)
         else:
             self._state = UpgradeState.ATTACHED
-        connections = cast("set[ServerConnection]", self._connections)
-        connection = ServerConnection(transport, listener, context, connections, deflate=self._deflate is not None)
-        transport.set_protocol(connection)
-        transport.write(answer)
-        if len(self._early) > MAX_EARLY and not transport.is_closing():
-            transport.resume_reading()  # before the listener is called, which may pause it
+        deflate = self._deflate is not None
+        connection: FramedConnection
+        fd = None if poller is None else poller.take_over(self._transport)
+        if poller is not None and fd is not None:
+            connection = SocketConnection(fd, poller, listener, context, deflate=deflate)
+        else:
+            connection = ServerConnection(self._transport, listener, context, self._connections, deflate=deflate)
+            self._transport.set_protocol(connection)
+        connection.put(answer)
+        if len(self._early) > MAX_EARLY and not connection.is_closing():
+            connection.go_on_reading()  # before the listener is called, which may pause it
         connection.start(self._early)
         self._early = b""
+        del self._transport  # which may have been left: this object stays as long as the application has a channel
         self._wake_up()
 
     def _respond(self, status: int, headers: response.Headers = (), body: bytes = b"") -> None:

@@ -19,6 +19,8 @@ SET_GROUPS_LIST: Final = 92
 SET_TICKET_KEYS: Final = 59
 """SSL_CTRL_SET_TLSEXT_TICKET_KEYS of openssl/tls1.h."""
 SET_SESSION_CACHE_MODE, CACHE_NOTHING = 44, 0  # SSL_CTRL_SET_SESS_CACHE_MODE and SSL_SESS_CACHE_OFF of openssl/ssl.h
+SET_MAX_CERT_LIST: Final = 51
+"""SSL_CTRL_SET_MAX_CERT_LIST of openssl/ssl.h."""
 CLEAR_MODE, AUTO_RETRY = 78, 4  # SSL_CTRL_CLEAR_MODE and SSL_MODE_AUTO_RETRY of openssl/ssl.h
 
 Pointer: Final = ctypes.c_void_p
@@ -29,6 +31,7 @@ MAC, and 1 to encrypt or 0 to decrypt."""
 _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "SSL_CTX_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
     "SSL_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
+    "SSL_CTX_set_session_id_context": (ctypes.c_int, Pointer, ctypes.c_char_p, ctypes.c_uint),
     "SSL_CTX_get_num_tickets": (ctypes.c_size_t, Pointer),
     "SSL_CTX_set_tlsext_ticket_key_evp_cb": (ctypes.c_int, Pointer, TICKET_CALLBACK),
     "EVP_aes_256_cbc": (Pointer,),
@@ -79,6 +82,22 @@ def cache_no_sessions(context: ssl.SSLContext) -> bool:
     if found is None:
         return False
     found.SSL_CTX_ctrl(pointer(context), SET_SESSION_CACHE_MODE, CACHE_NOTHING, None)
+    return True
+
+
+def bind_sessions(context: ssl.SSLContext, digest: bytes) -> bool:
+    """Resume only sessions of contexts with the same `digest`, of 32 bytes at most. Returns False if that is not
+    possible here; then this context has a ticket key of its own, and resumes no session of another."""
+    found = find_library()
+    return found is not None and found.SSL_CTX_set_session_id_context(pointer(context), digest, len(digest)) == 1
+
+
+def limit_chain(context: ssl.SSLContext, size: int) -> bool:
+    """Accept at most `size` bytes of certificates from a peer. Returns False if that is not possible here."""
+    found = find_library()
+    if found is None:
+        return False
+    found.SSL_CTX_ctrl(pointer(context), SET_MAX_CERT_LIST, size, None)
     return True
 
 

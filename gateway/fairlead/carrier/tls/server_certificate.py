@@ -3,21 +3,26 @@
 `uvicorn_server` gives it to the acceptor, which asks for `context` at each new connection. A connection keeps the
 context with which it began, so a reload drops no link. When the new files cannot be used, what was read before stays in
 use, and the error is logged and counted. Kubernetes replaces the files of a secret by changing a symbolic link above
-them, so their contents are compared and not their directory watched.
+them, so their contents are compared and not their directory watched. They are read and parsed in a thread, because a
+revocation list may have megabytes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import ssl
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from fairlead.carrier.tls import openssl, ticket_keys
+from fairlead.carrier.tls.client_authorities import ClientAuthorities
 from fairlead.carrier.tls.ticket_key_chain import TicketKeyChain, process_chain
+from fairlead.configuration.watched_file import file_signature
 from fairlead.errors import ConfigError
 
 logger = logging.getLogger("fairlead.carrier")
@@ -33,6 +38,22 @@ EXPIRY_WARNING: Final = 14 * DAY
 third of its lifetime is left, which is 30 days with most authorities."""
 
 
+class ServerContext(ssl.SSLContext):
+    """The context of a server. `outdated` is true once other authorities of clients are in use than those against which
+    its connections were verified."""
+
+    outdated = False
+
+
+class _Loaded(NamedTuple):
+    """What the files say. `seen` is the digest of all of them, and `clients` of those about clients."""
+
+    seen: bytes
+    clients: bytes
+    context: ServerContext
+    expires: float
+
+
 class ServerCertificate:
     """The certificate in use, as `context`, and counters. Creating it raises ConfigError if the files cannot be
     used."""
@@ -45,7 +66,10 @@ class ServerCertificate:
         wall_clock: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
         chain: TicketKeyChain | None = None,
+        clients: ClientAuthorities | None = None,
     ) -> None:
+        """With `clients`, clients are asked for certificates."""
+        self.clients = clients
         self._certificate = certificate
         self._key = key
         self._ticket_keys = session_keys
@@ -54,7 +78,6 @@ class ServerCertificate:
         self._chain = chain or process_chain()
         self._chain_keys: list[bytes] = []
         """Those of the chain that are in use, if there is no file of keys."""
-        self._seen = b""
         self._failed = ""
         """Why the last reload failed; each reason is logged and counted once."""
         self.expires = 0.0
@@ -66,30 +89,53 @@ class ServerCertificate:
         self.failed_handshakes = 0
         self.resumptions = 0
         """Handshakes that a session ticket has shortened."""
-        self._seen, self.context = self._load()
-        self._check_expiry()
+        self._signatures = self._sign()
+        self.context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+        self.clients_digest = b""
+        """The digest of the files about clients that are in use."""
+        self._with_these_clients: weakref.WeakSet[ServerContext] = weakref.WeakSet()
+        """The contexts with these files, also those that only older connections have."""
+        self._use(self._load(self._digest()))
 
-    def reload(self) -> bool:
+    @property
+    def touched(self) -> bool:
+        """Whether a file may have changed since the last reload: one system call for each file."""
+        return self._sign() != self._signatures
+
+    async def reload(self) -> bool:
         """Read the files if they have changed. Returns whether another certificate is in use now. Ticket keys that come
         from no file change with time."""
+        self._signatures = self._sign()  # before their contents: a later change is seen at the next look
+        if self._ticket_keys is None and self._chain.keys(self._clock()) != self._chain_keys:
+            self._use_chain(self.context)
         try:
-            if self._ticket_keys is None and self._chain.keys(self._clock()) != self._chain_keys:
-                self._use_chain(self.context)
-            if self._digest() == self._seen:
-                self._failed = ""
-                return False
-            seen, context = self._load()
+            loaded = await asyncio.to_thread(self._load_changed)
         except ConfigError as error:
             if self._failed != error.message:
                 self._failed = error.message
                 self.failures += 1
                 logger.error("%s; what was read before stays in use", error.message)
             return False
-        self._seen, self._failed, self.context = seen, "", context
+        self._failed = ""
+        if loaded is None:
+            return False
+        self._use(loaded)
         self.reloads += 1
         logger.info("read the TLS certificate again: %s", self._certificate)
-        self._check_expiry()
         return True
+
+    def _use(self, loaded: _Loaded) -> None:
+        """Only called on the event loop, where the handshakes read the ticket keys too."""
+        if self._ticket_keys is None:
+            self._use_chain(loaded.context)
+        if loaded.clients != self.clients_digest:
+            for context in self._with_these_clients:
+                context.outdated = True
+            self._with_these_clients.clear()
+        self._with_these_clients.add(loaded.context)
+        self._seen, self.clients_digest = loaded.seen, loaded.clients
+        self.context, self.expires = loaded.context, loaded.expires
+        self._check_expiry()
 
     def _check_expiry(self) -> None:
         left = self.expires - self._wall_clock()
@@ -98,16 +144,22 @@ class ServerCertificate:
         elif left < EXPIRY_WARNING:
             logger.warning("the TLS certificate %s expires in %.1f days (renew it)", self._certificate, left / DAY)
 
-    def _digest(self) -> bytes:
-        digest = hashlib.sha256()
-        for path in (self._certificate, self._key, self._ticket_keys):
-            if path is not None:
-                digest.update(hashlib.sha256(_read(path)).digest())
-        return digest.digest()
+    def _files(self) -> list[Path]:
+        clients = () if self.clients is None else self.clients.files
+        return [path for path in (self._certificate, self._key, self._ticket_keys, *clients) if path is not None]
 
-    def _load(self) -> tuple[bytes, ssl.SSLContext]:
+    def _sign(self) -> list[tuple[int, ...] | None]:
+        return [file_signature(path) for path in self._files()]
+
+    def _digest(self) -> bytes:
+        return files_digest([_read(path) for path in self._files()])
+
+    def _load_changed(self) -> _Loaded | None:
         digest = self._digest()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        return None if digest == self._seen else self._load(digest)
+
+    def _load(self, digest: bytes) -> _Loaded:
+        context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
         context.num_tickets = TICKETS
@@ -123,17 +175,23 @@ class ServerCertificate:
             raise ConfigError(f"cannot read {self._certificate} and {self._key}: {error}") from error
         if self._ticket_keys is not None:
             ticket_keys.use(context, ticket_keys.parse(_read(self._ticket_keys).decode("ascii", "replace")))
-        else:
-            self._use_chain(context)
         openssl.set_groups(context, GROUPS)
         openssl.cache_no_sessions(context)
-        self.expires = _end_of(self._certificate)
-        return digest, context
+        clients = b""
+        if self.clients is not None:
+            # What decides whether a client's certificate is valid is the same on all nodes.
+            clients = files_digest([_read(path) for path in self.clients.files])
+            self.clients.apply(context, clients)
+        return _Loaded(digest, clients, context, _end_of(self._certificate))
 
     def _use_chain(self, context: ssl.SSLContext) -> None:
         self._chain_keys = self._chain.keys(self._clock())
         if openssl.find_library() is not None:  # otherwise OpenSSL has a key of its own for this context
             ticket_keys.use(context, self._chain_keys)
+
+
+def files_digest(contents: list[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in contents)).digest()
 
 
 def _read(path: Path) -> bytes:

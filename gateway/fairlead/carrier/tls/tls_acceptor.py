@@ -23,10 +23,13 @@ import ssl
 from typing import TYPE_CHECKING, Final
 
 from fairlead.carrier.epoll.poller import Poller
-from fairlead.carrier.epoll.socket_transport import READABLE, WRITABLE
-from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport, server_side
+from fairlead.carrier.epoll.poller_socket import READABLE, WRITABLE
+from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport, client_certificate, server_side
 from fairlead.carrier.http_server.link_acceptor import AcceptedSocket, LinkAcceptor, LinkRefusal
+from fairlead.carrier.http_server.peer import Peer
 from fairlead.carrier.http_server.response import refusal
+from fairlead.carrier.server_connection import ServerConnection
+from fairlead.carrier.socket_connection import ConnectionPoller
 from fairlead.telemetry.logs import LogAggregator
 
 if TYPE_CHECKING:
@@ -51,13 +54,12 @@ class TlsAcceptor(LinkAcceptor):
         self,
         config: ServerConfig,
         certificate: ServerCertificate,
-        pollers: tuple[Poller, Poller],
+        pollers: tuple[Poller, ConnectionPoller],
         endpoint: DirectEndpoint | None,
         server_state: ServerState,
         make_http: Callable[[], HttpConnection],
     ) -> None:
-        handshakes, self.links = pollers
-        super().__init__(config, handshakes, endpoint, server_state, make_http)
+        super().__init__(config, pollers, endpoint, server_state, make_http)
         self.certificate = certificate
         self._log_aggregator = LogAggregator(logger)
 
@@ -78,7 +80,12 @@ class TlsAcceptor(LinkAcceptor):
                 transport.write(self._denial(link))
                 transport.close()
             elif link is not None:
-                self._open(transport, link, data[link.size :])
+                answer, deflate = self._answer(link)
+                context, listener = self.config.context, link.listener
+                connection = ServerConnection(transport, listener, context, self.connections, deflate=deflate)
+                transport.set_protocol(connection)
+                connection.put(answer)
+                connection.start(data[link.size :])
             else:
                 self._serve_http(transport, data)
         except Exception:
@@ -131,11 +138,17 @@ class HandshakingSocket(AcceptedSocket):
         self._watched = READABLE
         super().__init__(acceptor, sock, client)
 
-    def ready(self, events: int) -> bool:
+    def peer(self) -> Peer | None:
+        certificate = client_certificate(self._tls) if self._tls_acceptor.certificate.clients is not None else None
+        if certificate is None:
+            return super().peer()
+        return Peer(certificate, self.proxied)
+
+    def ready(self, events: int) -> None:
         """Do one step of the handshake, or read what follows it."""
         acceptor, tls = self._tls_acceptor, self._tls
         if self._acceptor is None:
-            return False
+            return
         try:
             if tls is None:
                 tls = self._tls = server_side(self.sock, acceptor.certificate.context)
@@ -152,7 +165,6 @@ class HandshakingSocket(AcceptedSocket):
                 acceptor.established(self, tls, data)
             else:
                 self.abort()  # the peer has left
-        return False
 
     def _watch(self, events: int) -> None:
         if events != self._watched:

@@ -23,8 +23,11 @@ def context() -> None:
 @click.option("--issuer-ca", default="", metavar="FILE", help="PEM file of the authorities for the issuer.")
 @click.option("--client-id", default="", metavar="ID", help="Client id of the command line at the issuer.")
 @click.option("--scopes", metavar="SCOPES", help="Scopes to ask the issuer for, separated by spaces.")
+@click.option("--tenant", default="", metavar="TENANT", help="Tenant to act in, if you have roles in several.")
 @click.argument("name", metavar="NAME")
-def add(name: str, api: str, ca: str, issuer: str, issuer_ca: str, client_id: str, scopes: str | None) -> None:
+def add(
+    name: str, api: str, ca: str, issuer: str, issuer_ca: str, client_id: str, scopes: str | None, tenant: str
+) -> None:
     """Add the context NAME: where a gateway is, and where its users log in. Nobody is asked yet.
 
     \b
@@ -40,17 +43,19 @@ def add(name: str, api: str, ca: str, issuer: str, issuer_ca: str, client_id: st
         read_contexts,
         write_contexts,
     )
+    from fairlead.cli.contexts.selected import check_tenant
     from fairlead.client import addresses, check_address
 
     if NAME.fullmatch(name) is None:
         raise click.BadParameter(f"{name!r}: expected {NAME_RULE}", param_hint="NAME")
     if bool(issuer) != bool(client_id):
         raise click.UsageError("--issuer and --client-id belong together: give both, or neither")
+    check_tenant(tenant)
     for one in [*addresses(api), *([issuer] if issuer else [])]:
         check_address(one)
     contexts = read_contexts()
     files = [str(Path(file).absolute()) if file else "" for file in (ca, issuer_ca)]
-    contexts.contexts[name] = Context(api, files[0], issuer, files[1], client_id, scopes or DEFAULT_SCOPES)
+    contexts.contexts[name] = Context(api, files[0], issuer, files[1], client_id, scopes or DEFAULT_SCOPES, tenant)
     write_contexts(contexts)
     if contexts.current != name:
         click.echo(f"`fairlead context use {name}` makes it the current one", err=True)
@@ -79,10 +84,12 @@ def ls(output: str) -> None:
     contexts = read_contexts()
     names = sorted(contexts.contexts)
     rows = [("*" if name == contexts.current else "", name, contexts.contexts[name].api) for name in names]
-    more = [(contexts.contexts[name].issuer or "-", contexts.contexts[name].client_id or "-") for name in names]
+    found = [contexts.contexts[name] for name in names]
+    more = [(one.issuer or "-", one.client_id or "-", one.tenant or "-") for one in found]
     table = format_table(("CURRENT", "NAME", "API"), rows)
     wide = format_table(
-        ("CURRENT", "NAME", "API", "ISSUER", "CLIENT"), [(*row, *rest) for row, rest in zip(rows, more, strict=True)]
+        ("CURRENT", "NAME", "API", "ISSUER", "CLIENT", "TENANT"),
+        [(*row, *rest) for row, rest in zip(rows, more, strict=True)],
     )
     click.echo(render(View(names, msgspec.to_builtins(contexts), table, wide), output), nl=False)
 

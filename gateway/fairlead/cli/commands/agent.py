@@ -67,6 +67,10 @@ def _options(command: F) -> F:
                 "--ca-file", type=FILE, metavar="FILE", help="Certificate authorities to trust instead of the system's."
             ),
             click.option(
+                "--tls-cert", type=FILE, metavar="FILE", help="Client certificate, read again when it changes."
+            ),
+            click.option("--tls-key", type=FILE, metavar="FILE", help="Key of the client certificate."),
+            click.option(
                 "--proxy",
                 metavar="URL",
                 help="http://… or https://…, or `direct` for no proxy. [default: from HTTPS_PROXY]",
@@ -169,7 +173,6 @@ def _agent(loaded: AgentSettings) -> Agent:
     """The agent with that configuration. Raises ConfigError for a file that cannot be used."""
     from fairlead.agent.builtin import builtin_agent
     from fairlead.agent.settings.proxy import choose_proxy
-    from fairlead.errors import ConfigError
     from fairlead.settings import is_loopback
 
     if loaded.url.startswith("ws://") and not is_loopback(host_of(loaded.url)):
@@ -177,20 +180,18 @@ def _agent(loaded: AgentSettings) -> Agent:
             "%s has no TLS: others can read the token and all data on the way; use wss://", loaded.url
         )
     presented = _presented(loaded)
-    context = None
-    if loaded.ca_file is not None:
-        import ssl
+    files = None
+    if loaded.ca_file is not None or loaded.tls_cert is not None:
+        from fairlead.agent.link.tls_files import TlsFiles
 
-        try:
-            context = ssl.create_default_context(cafile=loaded.ca_file)
-        except (OSError, ssl.SSLError) as e:
-            raise ConfigError(f"invalid ca_file {loaded.ca_file}: {e}; expected certificates in PEM") from e
+        files = TlsFiles(loaded.tls_cert, loaded.tls_key, loaded.ca_file)
+        files()  # reports files that cannot be used before the agent starts
     return builtin_agent(
         loaded.url,
         loaded.id,
         presented,
         facts=loaded.facts,
-        ssl=context,
+        ssl=files,
         proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
         journal=loaded.journal,
         trusted_keys=_trusted_keys(loaded.trusted_keys),
@@ -201,11 +202,12 @@ def _agent(loaded: AgentSettings) -> Agent:
 
 def _private(loaded: AgentSettings) -> tuple[Path | None, ...]:
     """The files of the agent's own, besides the folders of its journal and identity."""
-    return loaded.token_file, loaded.enrolment_token_file, loaded.trusted_keys, loaded.file
+    return loaded.token_file, loaded.enrolment_token_file, loaded.trusted_keys, loaded.tls_key, loaded.file
 
 
-def _presented(loaded: AgentSettings) -> str | Callable[[], str] | AgentIdentity:
-    """What the agent presents to the gateway: its identity, or a token. Raises ConfigError."""
+def _presented(loaded: AgentSettings) -> str | Callable[[], str] | AgentIdentity | None:
+    """What the agent presents to the gateway: its identity, or a token; None for its client certificate alone. Raises
+    ConfigError."""
     if loaded.identity is not None:
         from fairlead.agent.identity import AgentIdentity
         from fairlead.agent.settings.token_file import TokenFile
@@ -214,6 +216,8 @@ def _presented(loaded: AgentSettings) -> str | Callable[[], str] | AgentIdentity
         return AgentIdentity(
             loaded.identity, loaded.enrolment_token if file is None else TokenFile(file, "enrolment_token_file")
         )
+    if loaded.tls_cert is not None and loaded.token is None and loaded.token_file is None:
+        return None
     token = agent_token(loaded.url, loaded.token, loaded.token_file)
     if not isinstance(token, str):
         token()  # reports a file that cannot be read before the agent starts

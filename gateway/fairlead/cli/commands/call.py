@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import click
 
-from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.command_options import TermOptions, command_options
+from fairlead.cli.api_options import api_options, approval_option, call_api
+from fairlead.cli.command_options import TermOptions, command_options, unchecked_option
 from fairlead.cli.completion import complete_agent
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.command(short_help="Run any method on an agent.")
 @api_options
 @signing_options
+@approval_option
 @command_options(deadline=60)
 @click.option(
     "--retry",
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     help="Choose safe if the agent may run the method twice when its link is lost.",
 )
 @click.option("--json", "document", metavar="JSON", help="All arguments as one JSON value; @FILE reads it, @- stdin.")
+@unchecked_option
 @click.option("-i", "--stdin", "send", is_flag=True, help="Send stdin as the input of the command.")
 @click.option(
     "-o",
@@ -50,6 +52,7 @@ def call(
     api: str,
     token: str | None,
     document: str | None,
+    unchecked: bool,
     send: bool,
     output: str,
     agent: str,
@@ -63,17 +66,21 @@ def call(
 ) -> None:
     """Run any method on an agent: fairlead call web-1 backup.start volume=/srv full:=true
 
-    KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type. Prints the output as it comes, and then
+    KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type; those of the methods that `fairlead methods
+    ls` lists are checked before anything is sent. Prints the output as it comes, and then
     the result as JSON. Ctrl-C cancels the command and waits up to 10 s for its end; a second Ctrl-C exits at once.
     """
     from fairlead.cli.terminal.attach import follow_command, pipe_stdin
     from fairlead.cli.terminal.results import JsonLines, MethodOutput
+    from fairlead.methods.library import check_arguments
 
     if document is not None and arguments:
         raise click.UsageError("--json beside KEY=TEXT: expected one of them")
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
     payload = parse_arguments(arguments) if document is None else _read_document(document)
+    if not unchecked:
+        check_arguments(method, payload)
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:

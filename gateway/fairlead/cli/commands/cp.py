@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import click
 
-from fairlead.cli.api_options import api_options, call_api
+from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.completion import complete_copy_path
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
@@ -25,6 +25,7 @@ _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 @click.command(short_help="Copy a file to an agent, or from one.")
 @api_options
 @signing_options
+@approval_option
 @click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),

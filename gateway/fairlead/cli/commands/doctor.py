@@ -1,25 +1,23 @@
-"""`fairlead doctor`: tries each step of the connection to the API, and of the one that agents make.
+"""`fairlead doctor`: tries each step of the connection to the API, of the one that agents make, and of a node's Redis.
 
 It prints what works, what does not, and what to do next. The package `doctor` has the checks.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli import exit_codes
 from fairlead.cli.api_options import api_options, default_token, host_of_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.link_options import DEFAULT_LINKS, agent_token_options, chosen_token
-from fairlead.cli.output.formats import as_json, has_colours, report_option
-from fairlead.text import plain
+from fairlead.cli.output.formats import report_option
+from fairlead.cli.redis.options import names_redis, redis_options, redis_url
 
 if TYPE_CHECKING:
-    from fairlead.cli.doctor.checks import Check, CheckResult
+    from fairlead.cli.doctor.checks import Check
 
 
 @click.command(short_help="Check the connection to the gateway, step by step.")
@@ -42,10 +40,12 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="How long to keep a link silent, to find proxies that close silent links; 0 skips this check.",
 )
+@redis_options
 @report_option
 @click.pass_context
 def doctor(
     ctx: click.Context,
+    /,
     api: str,
     token: str | None,
     links: str | None,
@@ -55,11 +55,14 @@ def doctor(
     admin: str | None,
     idle: float,
     output: str,
+    config: Path | None,
+    **redis_flags: str | None,
 ) -> None:
-    """Check the connection from here to the gateway, and the one that agents make, step by step.
+    """Check the connection from here to the gateway, the one that agents make, and a node's Redis, step by step.
 
     Run it on an agent's machine to check that machine's connection. The --idle check connects an agent called
-    fairlead-doctor to the fleet. Exits with 0 only if every check succeeds.
+    fairlead-doctor to the fleet. With a node's settings (--config, --redis, FAIRLEAD_REDIS …) it also checks their
+    Redis, as `fairlead redis check` does. Exits with 0 only if every check succeeds.
     """
     import asyncio
 
@@ -75,41 +78,20 @@ def doctor(
         url = links if links is not None else _links_beside(api)
         link_token = chosen_token(url, agent_token, agent_token_file, "--agent-token")
         servers.append((url, LinkChecks(url, link_token, idle).checks))
-    results = asyncio.run(_run(servers, printing=output == "table"))
-    succeeded = all(result.ok for result in results)
-    if output == "json":
-        import msgspec
-
-        click.echo(as_json({"ok": succeeded, "checks": msgspec.to_builtins(results)}))
-    else:
-        failed = sum(result.ok is False for result in results)
-        click.echo("all checks succeeded" if succeeded else f"{failed} of {len(results)} checks failed", err=True)
-    ctx.exit(exit_codes.OK if succeeded else exit_codes.FAILED)
+    redis = redis_url(config, redis_flags) if names_redis(config, redis_flags) else ""
+    ctx.exit(asyncio.run(_report(servers, redis, output)))
 
 
-async def _run(servers: list[tuple[str, list[Check]]], printing: bool) -> list[CheckResult]:
-    from fairlead.cli.doctor.checks import run_checks
+async def _report(servers: list[tuple[str, list[Check]]], redis: str, output: str) -> int:
+    """Run the checks, and those of the Redis at the URL `redis` if there is one. Returns the exit code."""
+    from fairlead.cli.doctor.report import report_checks
 
-    results: list[CheckResult] = []
-    for target, checks in servers:
-        if printing:
-            click.echo(f"{target}")
-        async for result in run_checks(target, checks):
-            results.append(result)
-            if printing:
-                _print(result)
-    return results
+    if not redis:
+        return await report_checks(servers, output)
+    from fairlead.cli.redis.server_checks import checks_of_redis
 
-
-def _print(result: CheckResult) -> None:
-    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    good, bad, skipped, arrow = ("✓", "✗", "-", "→") if unicode else ("ok", "FAILED", "-", "->")
-    sign, colour = (good, "green") if result.ok else (skipped, "yellow") if result.ok is None else (bad, "red")
-    sign = click.style(sign, fg=colour) if has_colours() else sign
-    click.echo(f"  {sign} {result.name.ljust(8)} {plain(result.message)}")
-    if result.advice:
-        click.echo(f"      {arrow} {plain(result.advice)}")
-    sys.stdout.flush()
+    async with checks_of_redis(redis, "node") as checks:
+        return await report_checks([*servers, checks], output)
 
 
 def _links_beside(api: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 import click
 
-from fairlead.cli.api_options import api_options, call_api
+from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import IntegerRange
 from fairlead.cli.command_options import TermOptions, command_options
 from fairlead.cli.completion import complete_agent
@@ -33,6 +33,7 @@ _output_option = click.option(
 @click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
 @signing_options
+@approval_option
 @command_options(deadline=300)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="Working directory of the program.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import click
 
-from fairlead.cli.api_options import api_options, call_api
+from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.commands.exec import parse_environment, split_program
 from fairlead.cli.completion import complete_agent
@@ -37,6 +37,7 @@ class _ShellTerms(TypedDict):
 @click.command(short_help="Open a terminal on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
 @signing_options
+@approval_option
 @click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),

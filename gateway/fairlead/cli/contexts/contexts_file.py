@@ -21,7 +21,8 @@ DEFAULT_SCOPES: Final = "openid profile email groups offline_access"
 
 
 class Context(msgspec.Struct, forbid_unknown_fields=True):
-    """One gateway, and the issuer at which its users log in, if there is one."""
+    """One gateway, the issuer at which its users log in, if there is one, and the tenant in which they act there, if
+    they have to name it."""
 
     api: str
     ca: str = ""
@@ -29,6 +30,7 @@ class Context(msgspec.Struct, forbid_unknown_fields=True):
     issuer_ca: str = ""
     client_id: str = ""
     scopes: str = DEFAULT_SCOPES
+    tenant: str = ""
 
 
 class Contexts(msgspec.Struct, forbid_unknown_fields=True):

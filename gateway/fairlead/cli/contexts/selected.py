@@ -26,6 +26,7 @@ F = TypeVar("F", bound=Callable[..., object])
 _SELECTED: Final = "fairlead.context"
 """The member of click's `meta` with the context that the API comes from."""
 VARIABLE: Final = "FAIRLEAD_CONTEXT"
+_TENANT: Final = f"{_SELECTED}.tenant"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,37 @@ def context_option(command: F) -> F:
         help="Context to use in place of the current one: `fairlead context ls` lists them. --api and FAIRLEAD_API go "
         "before it.",
     )(command)
+
+
+def tenant_option(command: F) -> F:
+    """Add --tenant, which `selected_tenant` returns."""
+    return click.option(
+        "--tenant",
+        envvar="FAIRLEAD_TENANT",
+        show_envvar=True,
+        metavar="TENANT",
+        expose_value=False,
+        callback=_remember_tenant,
+        help="Tenant to act in, if you have roles in several, or the platform token; it defaults to that of the "
+        "context.",
+    )(command)
+
+
+def selected_tenant() -> str:
+    """The tenant that this command names, or its context; "" for none."""
+    ctx = click.get_current_context(silent=True)
+    named = None if ctx is None else ctx.meta.get(_TENANT)
+    selected = selected_context()
+    return str(named or (selected.context.tenant if selected is not None else ""))
+
+
+def check_tenant(name: str) -> str:
+    """Raises BadParameter for what cannot be the name of a tenant."""
+    from fairlead.tenant import TENANT_RULE, parse_tenant
+
+    if name and parse_tenant(name) is None:
+        raise click.BadParameter(f"{name!r}: expected {TENANT_RULE}", param_hint="--tenant")
+    return name
 
 
 def apply_context(ctx: click.Context, param: click.Parameter, api: str) -> str:
@@ -92,3 +124,7 @@ def find_context(ctx: click.Context | None, name: str | None = None) -> Selected
 
 def _remember(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     ctx.meta[f"{_SELECTED}.name"] = value
+
+
+def _remember_tenant(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    ctx.meta[_TENANT] = check_tenant(value or "")

@@ -19,7 +19,7 @@ from fairlead.cli.output.table import format_pairs, format_table
 from fairlead.cli.output.watch import print_view, watch_option
 
 if TYPE_CHECKING:
-    from fairlead.client import Agent, AgentDetail, Client, PendingAgentInfo
+    from fairlead.client import Agent, AgentDetail, Client, FactChange, PendingAgentInfo
 
 
 @click.group(cls=Group)
@@ -33,10 +33,16 @@ def agents() -> None:
     "-l", "--selector", default="", metavar="SELECTOR", help="Match labels and facts: 'env in (prod,dev),!retired'."
 )
 @click.option("--state", type=click.Choice(["online", "away", "offline"]), help="Only agents in this state.")
+@click.option("--count", "only_count", is_flag=True, help="Print only how many there are.")
 @output_option
 @watch_option
-def ls(api: str, token: str | None, selector: str, state: str | None, output: str, watch: bool) -> None:
+def ls(
+    api: str, token: str | None, selector: str, state: str | None, only_count: bool, output: str, watch: bool
+) -> None:
     """List all known agents, or those that match a selector, sorted by id."""
+    if only_count:
+        click.echo(call_api(api, token, lambda client: client.count_agents(selector, state or "")))
+        return
 
     async def fetch(client: Client) -> View:
         found = [one async for one in client.agents(selector, state or "")]
@@ -230,7 +236,7 @@ def _pending_view(found: list[PendingAgentInfo]) -> View:
 def _list_view(found: list[Agent]) -> View:
     import msgspec
 
-    rows = [(one.id, one.state, one.node or "-", one.since or "-", one.why or "") for one in found]
+    rows = [(one.id, one.state, one.node or "-", one.since or "-", _why(one)) for one in found]
     head = ("AGENT", "STATE", "NODE", "SINCE", "WHY")
     extra = [(_labels(one), format_pairs(one.facts), one.last_close or "-") for one in found]
     wide = [(*row[:4], *more, row[4]) for row, more in zip(rows, extra, strict=True)]
@@ -242,16 +248,26 @@ def _list_view(found: list[Agent]) -> View:
     )
 
 
+def _why(one: Agent) -> str:
+    """Why it is not online, and whether two copies use its key."""
+    return "; ".join(filter(None, (one.why, one.cloned and f"cloned: two copies used its key at {one.cloned}")))
+
+
 def _labels(one: Agent) -> str:
     return f"lost {one.labels_lost}" if one.labels_lost else format_pairs(one.labels)
+
+
+def _changes(change: FactChange) -> str:
+    said = [f"{key}: {fact.before or '-'} -> {fact.after or '-'}" for key, fact in sorted(change.facts.items())]
+    return ", ".join([*said, *([f"and {change.more} more"] if change.more else [])])
 
 
 def _detail_view(one: AgentDetail) -> View:
     import msgspec
 
     rows = [("agent", one.id), ("state", one.state), ("node", one.node or "-"), ("since", one.since or "-")]
-    if one.why:
-        rows.append(("why", one.why))
+    if why := _why(one):
+        rows.append(("why", why))
     rows += [("labels", _labels(one)), ("facts", format_pairs(one.facts))]
     rows.append(("commands", f"{len(one.open_commands)} open"))
     link = [("link", f"{one.link.sid}, attempt {one.link.conn} of boot {one.link.boot}")]
@@ -259,6 +275,7 @@ def _detail_view(one: AgentDetail) -> View:
         link.append(("last close", closed))
     if one.recent_failures:
         link.append(("last error", f"{one.recent_failures[0].at} {one.recent_failures[0].message}"))
+    link += [("changed", f"{change.at} {_changes(change)}") for change in one.fact_changes]
     link += [("open", command) for command in one.open_commands]
     short, wide = (["  ".join((key.ljust(10), value)) for key, value in part] for part in (rows, rows + link))
     return View([one.id], msgspec.to_builtins(one), short, wide)

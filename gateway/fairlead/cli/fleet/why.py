@@ -66,6 +66,16 @@ def _state_lines(detail: AgentDetail) -> list[str]:
     return [
         f"{detail.id} is {detail.state}{where} since {detail.since or 'ever'}{because}",
         f"  attempt     {detail.link.conn} of this start ({detail.link.boot})",
+        *_clone_lines(detail),
+    ]
+
+
+def _clone_lines(detail: AgentDetail) -> list[str]:
+    if not detail.cloned:
+        return []
+    return [
+        f"  ! two copies used its key, last at {detail.cloned}: a cloned disk, or two processes with one folder",
+        "    stop one of them, or let it enrol with an id of its own; if the key was stolen, revoke it",
     ]
 
 

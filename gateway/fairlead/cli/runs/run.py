@@ -5,18 +5,23 @@ This module reads the options; `run_output` follows the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack
+from typing import IO, TYPE_CHECKING, Unpack
 
 import click
 
-from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import IntegerRange, NumberRange
+from fairlead.cli.api_options import api_options, approval_option, call_api
+from fairlead.cli.click_extensions import IntegerRange
+from fairlead.cli.command_options import unchecked_option
+from fairlead.cli.output.formats import View, output_option
+from fairlead.cli.output.watch import print_view, watch_option
+from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options, parse_payload
+from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
     from fairlead.client import Client
 
-F = TypeVar("F", bound=Callable[..., object])
+STATES = ("running", "paused", "done", "aborted", "cancelled", "expired")
+RETRIED = ("ok", "failed", "timeout", "offline", "expired", "cancelled", "skipped", "not_started")
 
 _output_option = click.option(
     "-o",
@@ -28,87 +33,112 @@ _output_option = click.option(
 )
 
 
-class _RunTerms(TypedDict):
-    concurrency: int
-    ramp: int
-    canary: int
-    abort_after: str | None
-    abort_minimum: int
-    deadline: float
-    run_deadline: float
-    skip_offline: bool
-
-
-def _pace_options(command: F) -> F:
-    """How fast the run goes, and when it stops."""
-    for option in reversed(
-        (
-            click.option("--concurrency", type=IntegerRange(1, 10_000), default=500, show_default=True, metavar="N",
-                         help="Targets under way at once, at most."),
-            click.option("--ramp", type=IntegerRange(0, 10_000), default=0, metavar="N",
-                         help="Begin with N targets at once, and double that after each round."),
-            click.option("--canary", type=IntegerRange(0, 10_000), default=0, metavar="N",
-                         help="N targets must end well before any other starts."),
-            click.option("--abort-after", metavar="N|N%",
-                         help="Start no more targets once N have failed, or more than N % of those that have ended."),
-            click.option("--abort-minimum", type=IntegerRange(1, 100_000), default=20, show_default=True, metavar="N",
-                         help="Targets that must have ended before a share of them can abort the run."),
-            click.option("--deadline", type=NumberRange(min=0.1, max=86400), default=60, show_default=True,
-                         metavar="SECONDS", help="Time limit of each target, from its start."),
-            click.option("--run-deadline", type=NumberRange(min=0.1, max=7 * 86400), default=3600, show_default=True,
-                         metavar="SECONDS", help="Time limit of the whole run."),
-            click.option("--skip-offline", is_flag=True, help="Pass over agents that are offline, not as failures."),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+class _RunOptions(RunOptions, SigningOptions):
+    """All options that `pace_members` and `load_signer` take."""
 
 
 @click.command(short_help="Run a method on many agents.")
 @api_options
+@signing_options
+@approval_option
 @click.option("-l", "--selector", metavar="SELECTOR", help="All agents that match, as of `agents ls`; '*' for all.")
 @click.option("--agents", metavar="ID,ID", help="These agents.")
-@_pace_options
+@pace_options
 @click.option("--json", "payload", metavar="JSON", help="The payload, in place of NAME=VALUE.")
+@click.option("--file", "file", type=click.File("rb"), metavar="FILE",
+              help="A file that is stored once for all agents; its digest and size join the payload, as `script` takes "
+              "them.")  # fmt: skip
+@unchecked_option
 @click.option("--dry-run", is_flag=True, help="Run nothing: print the agents that would be targets.")
 @click.option("--detach", is_flag=True, help="Print the id of the run, and do not follow it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask whether to sign for the agents that a selector matches.")
 @_output_option
 @click.argument("method")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
 @click.pass_context
 def run(
     ctx: click.Context, api: str, token: str | None, selector: str | None, agents: str | None, payload: str | None,
-    dry_run: bool, detach: bool, output: str, method: str, arguments: tuple[str, ...], **terms: Unpack[_RunTerms],
+    file: IO[bytes] | None, unchecked: bool, dry_run: bool, detach: bool, yes: bool, output: str, method: str,
+    arguments: tuple[str, ...], **terms: Unpack[_RunOptions],
 ) -> None:  # fmt: skip
     """Run a method on many agents: fairlead run sys.info -l env=prod
 
     A VALUE that is JSON is passed as JSON, any other as text: fairlead run exec -l env=prod argv='["uname", "-a"]'
+    fairlead run script -l env=prod --file fix.sh arguments='["--now"]'
     Prints what the agents returned, the same output once with the number of agents. Ctrl-C cancels the run; a second
-    Ctrl-C leaves it.
+    Ctrl-C leaves it. A signed run is for the agents that match when you sign it: you are asked about them.
     """
-    from fairlead.cli.runs.run_output import begin_and_follow, preview
+    from fairlead.cli.runs.run_output import begin_and_follow, confirmed, preview, with_content
+    from fairlead.methods.library import check_arguments
 
     if (selector is None) == (agents is None):
         raise click.UsageError("expected -l SELECTOR or --agents ID,ID: one of the two ('*' selects all agents)")
     listed = None if agents is None else [one for part in agents.split(",") if (one := part.strip())]
     if listed == []:
         raise click.BadParameter("it names no agent: expected ids separated by commas", param_hint="--agents")
-    what = _payload(payload, arguments)
-    pace = _pace(terms)
+    given = parse_payload(payload, arguments)
+    pace, signer = pace_members(method, terms), load_signer(terms)
+    if file is None and not unchecked:  # a file adds what it is to the arguments
+        check_arguments(method, given)
 
-    _warn_unsigned()
+    if signer is not None and terms["late"]:
+        raise click.UsageError("--late and a signature: a run is signed for the agents of this moment, so expected one")
 
     async def work(client: Client) -> int:
         if dry_run:
             return await preview(client, method, listed, selector or "", output)
-        return await begin_and_follow(client, method, what, listed, selector or "", pace, output, detach=detach)
+        what = given if file is None else await with_content(client, given, file.read(), pace)
+        if signer is None or selector is None:
+            return await begin_and_follow(client, method, what, listed, selector or "", pace, output, detach=detach)
+        chosen = await confirmed(client, method, selector, yes=yes)
+        return await begin_and_follow(client, method, what, chosen, "", pace, output, detach=detach)
 
-    ctx.exit(call_api(api, token, work))
+    ctx.exit(call_api(api, token, work, signer))
 
 
 @click.group(short_help="Look after runs.")
 def runs() -> None:
-    """Show, follow, pause, resume and cancel runs that `fairlead run` has begun."""
+    """List, show, follow, pause, resume, cancel and retry runs that `fairlead run` has begun."""
+
+
+@runs.command(short_help="List runs, the newest first.")
+@api_options
+@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--limit", type=IntegerRange(1, 10_000), default=20, show_default=True, metavar="N",
+              help="Number of runs, at most.")  # fmt: skip
+@output_option
+@watch_option
+def ls(api: str, token: str | None, state: str | None, limit: int, output: str, watch: bool) -> None:
+    """List the runs that you may see, the newest first."""
+    from fairlead.cli.runs.run_output import list_view
+
+    async def fetch(client: Client) -> View:
+        return await list_view(client, state, limit)
+
+    view = call_api(api, token, lambda client: print_view(client, fetch, output, watch))
+    if not view.names:
+        click.echo("no runs: they are kept after their end for the retention of the gateway", err=True)
+
+
+@runs.command(short_help="Try again what failed in a run.")
+@api_options
+@approval_option
+@click.option("--state", "states", type=click.Choice(RETRIED), multiple=True,
+              help="Targets that ended in this state; may be repeated.  [default: all that failed]")  # fmt: skip
+@click.option("--detach", is_flag=True, help="Print the id of the new run, and do not follow it.")
+@_output_option
+@click.argument("run_id", metavar="ID")
+@click.pass_context
+def retry(
+    ctx: click.Context, api: str, token: str | None, states: tuple[str, ...], detach: bool, output: str, run_id: str
+) -> None:
+    """Begin a new run of the targets of run ID that failed, with its method, payload and pace."""
+    from fairlead.cli.runs.run_output import follow_begun
+
+    async def work(client: Client) -> int:
+        return await follow_begun(client, await client.runs.retry(run_id, states=states or None), output, detach=detach)
+
+    ctx.exit(call_api(api, token, work))
 
 
 @runs.command(short_help="Show the state of a run.")
@@ -164,59 +194,3 @@ def _ask(api: str, token: str | None, run_id: str, wish: str) -> None:
     from fairlead.cli.runs.run_output import ask_for
 
     call_api(api, token, lambda client: ask_for(client, run_id, wish))
-
-
-def _warn_unsigned() -> None:
-    """Tell a user whose commands are signed that those of a run are not."""
-    import os
-
-    from fairlead.cli.terminal.results import notify
-
-    if os.environ.get("FAIRLEAD_SIGN_WITH") or os.environ.get("FAIRLEAD_SIGN_COMMAND"):
-        notify("a run is not signed: agents with trusted keys refuse it, and run only what `fairlead exec` signs")
-
-
-def _payload(given: str | None, arguments: tuple[str, ...]) -> object:
-    """The payload of --json, or an object of the arguments. Raises BadParameter."""
-    import json
-
-    if given is not None:
-        if arguments:
-            raise click.UsageError("--json and NAME=VALUE: expected one of them")
-        try:
-            return json.loads(given)
-        except ValueError as e:
-            raise click.BadParameter(f"{e}; expected JSON", param_hint="--json") from e
-    made: dict[str, object] = {}
-    for one in arguments:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{one!r}: expected NAME=VALUE", param_hint="arguments")
-        try:
-            made[name] = json.loads(value)
-        except ValueError:
-            made[name] = value
-    return made
-
-
-def _pace(terms: _RunTerms) -> dict[str, object]:
-    """The options as members of the request. Raises BadParameter."""
-    pace: dict[str, object] = {name: terms[name] for name in ("concurrency", "ramp", "canary", "deadline")}
-    pace["run_deadline"] = terms["run_deadline"]
-    pace["on_offline"] = "skip" if terms["skip_offline"] else "fail"
-    given = terms["abort_after"]
-    if given is None:
-        return pace
-    number = given.removesuffix("%")
-    try:
-        value = float(number) if given.endswith("%") else int(number)
-    except ValueError:
-        value = 0
-    if given.endswith("%") and 0 < value <= 100:
-        pace["abort_above"] = {"share": value / 100, "minimum": terms["abort_minimum"]}
-    elif not given.endswith("%") and 0 < value <= 100_000:
-        pace["abort_after"] = {"failed": value}
-    else:
-        raise click.BadParameter(f"{given!r}: expected a number of targets, or a share such as 5%",
-                                 param_hint="--abort-after")  # fmt: skip
-    return pace

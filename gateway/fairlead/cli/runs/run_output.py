@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final, Literal, cast
 
@@ -19,10 +20,12 @@ import click
 import msgspec
 
 from fairlead.cli import exit_codes
+from fairlead.cli.output.formats import View
+from fairlead.cli.output.table import format_table
 from fairlead.cli.terminal.attach import cancel_tasks, interrupts
-from fairlead.cli.terminal.results import notify
-from fairlead.client import Client, EndedTarget, FollowedRun, RunProgress
-from fairlead.errors import FairleadError
+from fairlead.cli.terminal.results import REPLAYED, notify
+from fairlead.client import Client, EndedTarget, FollowedRun, ListedRun, RunProgress
+from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.text import plain
 
 END_TIMEOUT: Final = 30.0
@@ -30,7 +33,8 @@ END_TIMEOUT: Final = 30.0
 EVERY: Final = 2.0
 """Seconds between two lines of progress, if stderr is no terminal."""
 ORDER: Final = (
-    "ok", "failed", "timeout", "offline", "expired", "cancelled", "skipped", "not_started", "started", "waiting",
+    "ok", "failed", "timeout", "offline", "expired", "cancelled", "skipped", "not_started", "started", "queued",
+    "waiting",
 )  # fmt: skip
 WORDS: Final = {"not_started": "not started", "started": "under way"}
 FIRST: Final = 5
@@ -54,13 +58,28 @@ async def begin_and_follow(
     output: str, *, detach: bool,
 ) -> int:  # fmt: skip
     run = await client.runs.begin(method, payload, agents=agents, selector=selector, pace=pace)
+    return await follow_begun(client, run, output, detach=detach)
+
+
+async def follow_begun(client: Client, run: FollowedRun, output: str, *, detach: bool) -> int:
+    """Follow a run that has just begun, or only print its id; returns the exit code."""
+    if run.replayed:
+        notify(f"run {run.id} {REPLAYED}")
     if run.undecided:
         notify(f"{run.undecided} agents are left out, for their labels were lost: set them again")
     if detach:
         click.echo(run.id)
         return exit_codes.OK
-    notify(f"run {run.id} on {run.targets} agents")
+    notify(f"run {run.id} on {run.targets} agent{'' if run.targets == 1 else 's'}")
     return await follow(client, run, output, True)
+
+
+async def with_content(client: Client, payload: object, data: bytes, pace: dict[str, object]) -> object:
+    """Store a file for all agents of a run; returns the payload with its digest and size, and names it in `pace`."""
+    if not isinstance(payload, dict):
+        raise click.UsageError("--file needs a payload that is an object: expected NAME=VALUE, or an object in --json")
+    pace["content"] = await client.store_content(data)
+    return {"digest": pace["content"], "size": len(data), **payload}
 
 
 async def preview(client: Client, method: str, agents: list[str] | None, selector: str, output: str) -> int:
@@ -74,6 +93,24 @@ async def preview(client: Client, method: str, agents: list[str] | None, selecto
     left_out = f"; {found.undecided} are left out, for their labels were lost" if found.undecided else ""
     notify(f"{found.targets} agents would be targets{left_out}")
     return exit_codes.OK
+
+
+async def confirmed(client: Client, method: str, selector: str, *, yes: bool) -> list[str]:
+    """The agents for which a run is about to be signed: all that match, if the user agrees. It is the gateway that says
+    who matches, and a signature must not be for agents that only a captured gateway has chosen."""
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError(
+            "cannot ask whom to sign for, because stdin is not a terminal: add --yes to sign for all agents that the "
+            "gateway finds, or name them with --agents"
+        )
+    found = await client.runs.preview(method, selector=selector)
+    if not found.agents:
+        raise InvalidRequest("no agent matches the selector, or none that you may see", field="selector")
+    if not yes:
+        more = ", …" if found.targets > FIRST else ""
+        who = f"{found.targets} agents ({', '.join(found.agents[:FIRST])}{more})"
+        click.confirm(f"Sign {plain(method)} for {who}?", abort=True, err=True)
+    return found.agents
 
 
 async def follow(client: Client, run: FollowedRun, output: str, cancels: bool) -> int:
@@ -116,6 +153,26 @@ async def show_run(client: Client, run_id: str, output: str) -> None:
                    f"{' …' if one.count > len(one.agents) else ''}")  # fmt: skip
 
 
+async def list_view(client: Client, state: str | None, limit: int) -> View:
+    """The newest runs."""
+    found: list[ListedRun] = []
+    async with aclosing(client.runs.list(state=state)) as listed:
+        async for one in listed:
+            found.append(one)
+            if len(found) == limit:
+                break
+    rows = [(one.id, one.state, plain(one.method), describe(one.counts, one.targets)) for one in found]
+    wide = [(*row, one.created or "", one.ended or "", plain(one.subject), plain(one.selector or ""))
+            for row, one in zip(rows, found, strict=True)]  # fmt: skip
+    head = ("RUN", "STATE", "METHOD", "TARGETS")
+    return View(
+        [one.id for one in found],
+        {"runs": msgspec.to_builtins(found)},
+        format_table(head, rows),
+        format_table((*head, "CREATED", "ENDED", "SUBJECT", "SELECTOR"), wide),
+    )
+
+
 async def ask_for(client: Client, run_id: str, wish: str) -> None:
     status = await client.runs.ask(run_id, cast("Literal['pause', 'resume', 'cancel']", wish))
     if status.ended:
@@ -133,7 +190,7 @@ async def _cancel(client: Client, run_id: str) -> None:
 
 def describe(counts: Mapping[str, int], targets: int) -> str:
     """The counts in words: `120 of 1000: 118 ok, 2 failed, 50 under way, 830 waiting`."""
-    over = sum(count for state, count in counts.items() if state not in ("waiting", "started"))
+    over = sum(count for state, count in counts.items() if state not in ("waiting", "started", "queued"))
     parts = [f"{counts[state]} {WORDS.get(state, state)}" for state in ORDER if counts.get(state)]
     return f"{over} of {targets}: {', '.join(parts)}"
 
@@ -203,7 +260,9 @@ def _print_group(group: _Group) -> None:
         click.echo("\n".join(map(plain, shown[:SHOWN].rstrip("\n").split("\n"))))
     if one.payload not in (None, {}) and not one.output:
         click.echo(plain(json.dumps(one.payload, ensure_ascii=False)[:SHOWN]))
-    if one.truncated:
+    if one.dropped:
+        click.echo("… the gateway has dropped the output after the end, to make room for others")
+    elif one.truncated:
         click.echo(f"… the rest: fairlead results {one.command}")
 
 

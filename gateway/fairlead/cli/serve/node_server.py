@@ -32,7 +32,7 @@ from fairlead.cli.serve.sockets import NodeSockets, bind_node
 from fairlead.errors import FairleadError
 from fairlead.node import Node
 from fairlead.settings import Settings, split_list
-from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import SYNC_ALWAYS, EmbeddedValkey
 from fairlead.telemetry.logs import configure_logging
 
 logger = logging.getLogger("fairlead")
@@ -63,7 +63,9 @@ async def _serve_alone(settings: Settings, sockets: NodeSockets) -> int:
     if settings.redis != "embedded":
         await serve_node(settings, settings.redis, sockets)
         return 0
-    async with EmbeddedValkey(settings.data / "valkey") as valkey:
+    async with EmbeddedValkey(
+        settings.data / "valkey", options=SYNC_ALWAYS if settings.durability == "fsync" else ()
+    ) as valkey:
         await serve_node(settings, valkey.url, sockets, valkey=valkey)
     return 0
 
@@ -110,7 +112,7 @@ async def serve_node(
             group.create_task(servers.api.serve(sockets.api))
             group.create_task(servers.admin.serve(None if isinstance(sockets.admin, Path) else sockets.admin))
             group.create_task(_announce(node, servers, ready))
-            watched = group.create_task(certificates.watch()) if certificates else None
+            watched = group.create_task(certificates.watch(node.trust_changed)) if certificates else None
             watch = None if valkey is None else group.create_task(_stop_without(valkey, node, servers.link))
             await servers.link.serve(sockets.link)
             if watch is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from fairlead.cli import exit_codes
 from fairlead.cli.terminal import stdio
 from fairlead.cli.terminal.cancellation import cancel_command
-from fairlead.cli.terminal.results import RECORDED, Printer, notify, results_hint
+from fairlead.cli.terminal.results import RECORDED, REPLAYED, Printer, notify, results_hint
 from fairlead.client import Command, End
 from fairlead.errors import FairleadError, InvalidRequest
 
@@ -67,6 +67,8 @@ async def _print_results(command: Command, printer: Printer, feed: Feed | None, 
         opened.set_result(None)
         if command.recorded:
             notify(RECORDED)
+        if command.replayed:
+            notify(f"command {command.id} {REPLAYED}")
         feeding = asyncio.create_task(_feed(command, feed)) if feed is not None else None
         try:
             async for chunk in command:

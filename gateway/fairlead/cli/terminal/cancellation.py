@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fairlead.cli.terminal.results import notify
+from fairlead.cli.terminal.results import REPLAYED, notify
 from fairlead.client import Command
 from fairlead.errors import FairleadError
 
@@ -44,6 +44,8 @@ async def cancelled_on_failure(command: Command) -> AsyncIterator[None]:
         except asyncio.CancelledError:
             await asyncio.wait([opening], timeout=CANCEL_TIMEOUT)
             raise
+        if command.replayed:
+            notify(f"command {command.id} {REPLAYED}")
         yield
     except BaseException:
         if command.id and command.end is None:

@@ -73,6 +73,8 @@ def report_end(end: End, command: str) -> int:
     """Tell the user what the output alone does not show; returns the exit code."""
     if end.truncated:
         notify("the output is incomplete: it was longer than the gateway's output_limit")
+    if end.dropped:
+        notify("the gateway has dropped the output, or a large result, after the end, to make room for others")
     message = (end.error.message or end.error.code) if end.error is not None else ""
     if end.state in ("timeout", "expired"):
         default = "the deadline passed" if end.state == "timeout" else "the command could not be delivered in time"
@@ -112,6 +114,7 @@ def results_hint(command: str) -> str:
 
 
 RECORDED = "the gateway records what this terminal shows"
+REPLAYED = "was started with this approval before; it is not started again, and these are its results"
 
 
 def notify(text: str) -> None:

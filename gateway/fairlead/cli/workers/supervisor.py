@@ -38,7 +38,7 @@ from fairlead.cli.workers.shared_status import SharedStatus
 from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, InheritedSockets, run_admin, run_worker
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
-from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import SYNC_ALWAYS, EmbeddedValkey
 
 logger = logging.getLogger("fairlead")
 
@@ -145,7 +145,9 @@ class Supervisor:
         """The URL of Redis; the embedded Valkey is started for it."""
         if self._settings.redis != "embedded":
             return self._settings.redis
-        self._valkey = server = EmbeddedValkey(self._settings.data / "valkey")
+        self._valkey = server = EmbeddedValkey(
+            self._settings.data / "valkey", options=SYNC_ALWAYS if self._settings.durability == "fsync" else ()
+        )
         asyncio.run(server.start())  # this event loop has ended before the first fork
         stack.callback(lambda: asyncio.run(server.stop()))
         return server.url

@@ -17,8 +17,8 @@ from fairlead.fleet import lua, schema
 from fairlead.fleet.directives.disconnect_report import DisconnectReport
 from fairlead.fleet.selector import Selector, parse
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, table, text
+from fairlead.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Disconnect:
 
 
 class Disconnects:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def write(self, wanted: Disconnect) -> None:

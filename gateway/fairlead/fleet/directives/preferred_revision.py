@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from fairlead.fleet import schema
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
+from fairlead.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class PreferredRevision:
 
 
 class PreferredRevisions:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def read(self) -> PreferredRevision:

@@ -12,12 +12,12 @@ from fairlead.fleet import lua, schema
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items
+from fairlead.store.store import Store
 
 
 class RebalanceTargets:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def write(self, targets: Mapping[str, RebalanceTarget]) -> None:

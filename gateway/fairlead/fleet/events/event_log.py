@@ -1,4 +1,5 @@
-"""The events of all agents in Redis: one stream, in the order in which they were stored, of which the newest are kept.
+"""The events of agents in Redis: one stream for each tenant, in the order in which they were stored, of which the
+newest are kept.
 
 The recorder adds events, the removal of an agent removes its events, and the event feed reads them. A position in the
 stream is the id of a stream entry, which grows from one event to the next. Nothing here knows who may read what.
@@ -13,12 +14,15 @@ from typing import Final, NamedTuple
 from fairlead.errors import InvalidRequest
 from fairlead.fleet import lua, schema
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
+from fairlead.store.store import Store
+from fairlead.tenant import tenant_of
 
 EVENTS_A_STEP: Final = 64
 """The number of events that one call examines while Redis serves no other client: 64 MiB of the largest events, 10 KiB
 of usual ones."""
+EVENTS_DROPPED: Final = "fairlead.events.dropped"
+"""The type of the event that takes the place of older ones of an agent that has sent too many (see add_event.lua)."""
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,15})\Z", re.ASCII)
 
 
@@ -71,43 +75,61 @@ class EventPage(NamedTuple):
 
 
 class EventLog:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def add(self, agent: str, kind: str, event: str, at: int, payload: bytes, most_bytes: int) -> asyncio.Future[Reply]:
-        """Append one event of an agent, of all agents' events the newest `most_bytes` are kept."""
+        """Append one event of an agent; of the events of its tenant, the newest `most_bytes` are kept, and of one agent
+        an eighth of that. The reply is how many older events of the agent were removed for this one."""
+        tenant, share = tenant_of(agent), schema.EVENTS_OF_ONE_AGENT
         return self._store.run(
-            lua.ADD_EVENT, (schema.EVENTS, schema.EVENTS_BYTES, schema.EVENTS_TRIMMED),
-            (schema.EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload), priority=Priority.RESULTS,
+            lua.ADD_EVENT, (*event_keys(tenant), _agents_key(tenant)),
+            (schema.EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload, schema.EVENTS_LIMIT // share,
+             most_bytes // share), priority=Priority.RESULTS,
         )  # fmt: skip
 
     async def remove(self, agent: str) -> int:
         """Remove all events of an agent. Returns how many there were."""
         removed, after = 0, "-"
+        events, events_bytes, _ = event_keys(tenant_of(agent))
         while after:
             reply = await self._store.run(
-                lua.REMOVE_EVENTS, (schema.EVENTS, schema.EVENTS_BYTES), (agent, after, EVENTS_A_STEP),
+                lua.REMOVE_EVENTS, (events, events_bytes, _agents_key(tenant_of(agent))), (agent, after, EVENTS_A_STEP),
                 priority=Priority.BACKGROUND,
             )  # fmt: skip
             count, last = items(reply)
             removed, after = removed + integer(count), text(last)
         return removed
 
-    async def read(self, after: Position, count: int, size: int) -> EventPage:
-        """The events after a position: at most `count`, and no more after `size` bytes. Raises BusUnavailable."""
+    async def read(self, tenant: str, after: Position, count: int, size: int) -> EventPage:
+        """The events of a tenant after a position: at most `count`, and no more after `size` bytes. Raises
+        BusUnavailable."""
+        events, _, events_trimmed = event_keys(tenant)
         reply = await self._store.run(
-            lua.READ_EVENTS, (schema.EVENTS, schema.EVENTS_TRIMMED), (str(after), count, size),
+            lua.READ_EVENTS, (events, events_trimmed), (str(after), count, size),
             priority=Priority.BACKGROUND,
         )  # fmt: skip
         newest, trimmed, entries = items(reply)
-        events = [_event(entry) for entry in items(entries)]
+        found = [parse_entry(entry) for entry in items(entries)]
         last = Position.parse(text(newest))
         gone = text(trimmed)
-        complete = not events or events[-1].position >= last
-        return EventPage(events, last, Position.parse(gone) if gone else BEGINNING, complete)
+        complete = not found or found[-1].position >= last
+        return EventPage(found, last, Position.parse(gone) if gone else BEGINNING, complete)
 
 
-def _event(entry: Reply) -> StoredEvent:
+def event_keys(tenant: str) -> tuple[str, str, str]:
+    """The stream, its bytes, and what was trimmed."""
+    if not tenant:
+        return schema.EVENTS, schema.EVENTS_BYTES, schema.EVENTS_TRIMMED
+    return f"{schema.EVENTS}:{{{tenant}}}", f"fl1:events_bytes:{{{tenant}}}", f"fl1:events_trimmed:{{{tenant}}}"
+
+
+def _agents_key(tenant: str) -> str:
+    """What each agent has of the events."""
+    return f"fl1:events_agents:{{{tenant}}}" if tenant else schema.EVENTS_AGENTS
+
+
+def parse_entry(entry: Reply) -> StoredEvent:
     position, fields = items(entry)
     flat = items(fields)
     at, payload = integer(flat[7]), octets(flat[9])

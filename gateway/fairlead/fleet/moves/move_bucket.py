@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from fairlead.fleet import lua, schema
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
+from fairlead.store.store import Store
 
 DEBT_SECONDS = 5
 """How many seconds of the rate may be overdrawn. Other nodes wait until the debt is repaid, but not for longer than
@@ -28,7 +28,7 @@ class Grant(NamedTuple):
 
 
 class MoveBucket:
-    def __init__(self, store: Pipeliner, key: str = schema.MOVES) -> None:
+    def __init__(self, store: Store, key: str = schema.MOVES) -> None:
         """`key` is that of the bucket: the fleet's budget of moves, or the rate of one directive."""
         self._store = store
         self._key = key

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from fairlead.fleet.tenants.tenant_key import tenant_key
+
 OPEN_RUNS: Final = "fl1:runs"
+RECENT_RUNS: Final = "fl1:recent_runs"
+
+
+def recent_runs_key(tenant: str) -> str:
+    return tenant_key(RECENT_RUNS, tenant)
 
 
 def run_key(run: str) -> str:

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from fairlead.fleet.runs.poster import Poster
 from fairlead.fleet.schema import TargetState
 
 
@@ -44,11 +45,13 @@ class RunTargetState(StrEnum):
     EXPIRED = "expired"
     SKIPPED = "skipped"
     NOT_STARTED = "not_started"
+    QUEUED = "queued"
+    """Its command waits in Redis for its agent, which was not linked when it started."""
 
     @property
     def over(self) -> bool:
         """True for terminal states: they are set once and never change."""
-        return self not in (RunTargetState.WAITING, RunTargetState.STARTED)
+        return self not in (RunTargetState.WAITING, RunTargetState.STARTED, RunTargetState.QUEUED)
 
     @property
     def failure(self) -> bool:
@@ -57,7 +60,7 @@ class RunTargetState(StrEnum):
 
 
 _FAILURES = (RunTargetState.FAILED, RunTargetState.TIMEOUT, RunTargetState.OFFLINE, RunTargetState.EXPIRED)
-LETTERS = dict(zip(RunTargetState, b"wroftacesn", strict=True))
+LETTERS = dict(zip(RunTargetState, b"wroftacesnq", strict=True))
 """Each state as one byte, as Redis holds it: a run of 100,000 targets takes 100 KB for their states."""
 STATES = {letter: state for state, letter in LETTERS.items()}
 
@@ -73,6 +76,8 @@ class Pace(msgspec.Struct, array_like=True, frozen=True):
     With a `ramp`, so many targets are under way at first, and twice as many after each round, up to `concurrency`. The
     first `canary` targets end before any other starts, and one that fails aborts the run. So do `abort_count` failures
     (0 for never), and a share of failures above `abort_share` among at least `abort_minimum` targets that have ended.
+    `batches` has the number of targets up to the end of each batch: none starts before all of the batches before its
+    own have ended. Empty means a single batch.
     """
 
     concurrency: int
@@ -81,11 +86,13 @@ class Pace(msgspec.Struct, array_like=True, frozen=True):
     abort_count: int = 0
     abort_share: float = 1.0
     abort_minimum: int = 0
+    batches: tuple[int, ...] = ()
 
 
 class RunTerms(msgspec.Struct, array_like=True, frozen=True):
     """What a run's caller asked for, which never changes. `deadline` is that of one target, in ms, and `expires` the
-    time at which the whole run ends (Redis TIME in ms)."""
+    time at which the whole run ends (Redis TIME in ms). `queue` is how long the command of a target waits for an agent
+    that is not linked (ms), which is added to its deadline; 0 if it is to fail then."""
 
     method: str
     lane: str
@@ -99,6 +106,22 @@ class RunTerms(msgspec.Struct, array_like=True, frozen=True):
     created: int
     expires: int
     pace: Pace
+    queue: int = 0
+    retry_of: str = ""
+    """The run whose targets are tried again here; "" if this is no such run."""
+    tenant: str = ""
+    signature: bytes = b""
+    """With which its caller has signed it, for the agents alone; empty if it is not signed."""
+    fail_on_exit: bool = False
+    """Whether a target whose program exited with a code other than 0, or by a signal, counts as failed."""
+    late: bool = False
+    """Whether agents that match the selector join until the run expires. Those that are not linked are no targets."""
+    poster: Poster | None = None
+    """Whose rights decide which agents join; None if none do."""
+    content: str = ""
+    """The name of the content that each agent gets as the input of its command, if it asks for it."""
+    spread: int = 0
+    """Over how many ms from its creation on the starts of its targets are spread evenly; 0 for as fast as it goes."""
 
 
 class RunEnd(msgspec.Struct, array_like=True, frozen=True):
@@ -142,9 +165,12 @@ class RunRow(msgspec.Struct, frozen=True):
 
 
 class RunStep(msgspec.Struct, frozen=True):
-    """What one step of a run stores, beside the counts, the state and the reason that the run has after it."""
+    """What one step of a run stores, beside the counts, the state and the reason that the run has after it. `joined`
+    is the number of targets that are new, the last ones of all."""
 
+    joined: int
     started: Sequence[int]
+    queued: Sequence[int]
     ends: Sequence[RunEnd]
     groups: Sequence[RunGroup]
     state: RunState

@@ -1,9 +1,9 @@
 """Runs in Redis: their terms, agents, states, ends and groups, and who owns each.
 
 `routing.runs` calls it; it is the only writer of the keys in `keys`. Only the owner of a run takes steps, and the
-script refuses those of an owner that was replaced. The index of open runs has a slot of its own, so it may name a run
-that has ended or miss one that has just begun: whoever reads it asks the run. Raises BusUnavailable if Redis does not
-answer.
+script refuses those of an owner that was replaced. The indices of open and of recent runs have slots of their own, so
+they may name a run that has ended or is gone, or miss one that has just begun: whoever reads them asks the run. Raises
+BusUnavailable if Redis does not answer.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fairlead.fleet.runs.run_record import (
 )
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 from fairlead.store.script import Script, load
+from fairlead.store.store import Store
 
 OWNED_MS = 5_000
 """How long a step keeps its run with its owner. With a step every 1.5 s and a look for lost runs every second, another
@@ -40,6 +40,8 @@ AGENTS_A_BLOB = 1_000
 PAGE = 256
 """Ends that one reply has at most."""
 END_BYTES = 64
+RECENT = 10_000
+"""Runs in the index of recent runs of a tenant. Older ones are found by their id alone."""
 
 
 def _script(name: str) -> Script:
@@ -88,7 +90,7 @@ class RunPage:
 
 
 class Runs:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     async def create(
@@ -99,6 +101,9 @@ class Runs:
         counts = {RunTargetState.WAITING: len(agents)}
         blobs = [_encode(agents[at : at + AGENTS_A_BLOB]) for at in range(0, len(agents), AGENTS_A_BLOB)]
         self._store.write("ZADD", keys.OPEN_RUNS, valid + OWNED_MS, run)
+        recent = keys.recent_runs_key(terms.tenant)
+        self._store.write("ZADD", recent, 0, run)
+        self._store.write("ZREMRANGEBYRANK", recent, 0, -RECENT - 1)
         reply = await self._store.run(
             CREATE_RUN, keys.run_keys(run)[:3],
             (owner, OWNED_MS, valid, _encode(terms), payload, _encode(counts), len(agents), life, *blobs),
@@ -117,12 +122,14 @@ class Runs:
             return int(text(answer[1]))
         return TakenRun(integer(answer[1]), int(text(answer[2])), int(text(answer[3]))) if why == "ok" else None
 
-    def step(self, run: str, gen: int, seq: int, kept: int, step: RunStep) -> Answer[StepAnswer]:
+    def step(self, run: str, gen: int, seq: int, kept: int, step: RunStep, agents: Sequence[str]) -> Answer[StepAnswer]:
         """Store the step number `seq` of the owner `gen`, and stay the owner for OWNED_MS. `kept` is how long an ended
-        run is kept (ms)."""
+        run is kept (ms), and `agents` are all of its agents, with those that join with this step."""
+        joined = _joined(agents, step.joined)
         args: list[Arg] = [
             gen, seq, OWNED_MS, step.state.value, _encode(step.counts), step.reason, "1" if step.ended else "",
-            kept, "1" if step.drops_waiting else "", step.done_wish, len(step.started), *step.started, len(step.ends),
+            kept, "1" if step.drops_waiting else "", step.done_wish, len(agents), len(joined) // 2, *joined,
+            len(step.started), *step.started, len(step.queued), *step.queued, len(step.ends),
         ]  # fmt: skip
         for end in step.ends:
             args += (end.index, bytes((LETTERS[end.state],)), _encode(end))
@@ -195,10 +202,34 @@ class Runs:
         """Remove a run that has ended, or is gone, from the index of open runs."""
         return self._store.submit("ZREM", keys.OPEN_RUNS, run)
 
+    async def recent(self, tenant: str, before: str, most: int) -> list[str]:
+        """Up to `most` runs of a tenant in the index that were posted before the run `before`, or the last ones if it
+        is "", the newest first."""
+        start = f"({before}" if before else "+"
+        reply = await self._store.submit(
+            "ZRANGE", keys.recent_runs_key(tenant), start, "-", "BYLEX", "REV", "LIMIT", 0, most
+        )
+        return [text(run) for run in items(reply)]
+
+    def forget_recent(self, tenant: str, runs: Sequence[str]) -> None:
+        """Remove runs that are gone from the index of recent runs."""
+        self._store.write("ZREM", keys.recent_runs_key(tenant), *runs)
+
     async def without_owner(self, now: int, most: int) -> list[str]:
         """Up to `most` open runs whose owner has not prolonged its time until `now` (ms)."""
         reply = await self._store.submit("ZRANGEBYSCORE", keys.OPEN_RUNS, "-inf", now, "LIMIT", 0, most)
         return [text(run) for run in items(reply)]
+
+
+def _joined(agents: Sequence[str], count: int) -> list[Arg]:
+    """The blobs that hold the last `count` agents, each after its number; the first one also holds agents that were
+    there before."""
+    if not count:
+        return []
+    found: list[Arg] = []
+    for number in range((len(agents) - count) // AGENTS_A_BLOB, (len(agents) - 1) // AGENTS_A_BLOB + 1):
+        found += (number, _encode(agents[number * AGENTS_A_BLOB : (number + 1) * AGENTS_A_BLOB]))
+    return found
 
 
 def _parse_step(reply: Reply) -> StepAnswer:

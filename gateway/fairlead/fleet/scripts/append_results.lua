@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --include record
--- KEYS: cmd, out, in, outcome, open, deadlines, agent row. ARGV: agent, gen, output limit in bytes, then per item either
+-- KEYS: those of finish_row in record.lua. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob, code of the error ('' for none)
 -- Returns {status, next, state, followers, held, added, seq} with status
 --   'ok' everything is stored · 'gone' | 'over' no more results are accepted · 'fenced' there is a newer owner ·
@@ -10,7 +10,9 @@
 -- `held` is the number of bytes in the store if results are retained as a window, otherwise 0: the output limit applies
 -- instead. Repeating the call changes nothing, because chunks before `next` are dropped. State and data change in
 -- one atomic step.
-local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
+-- All results of most commands come with their end, and are few. Then they are stored in the record, and spare a stream.
+local FEW_BYTES, FEW = 4096, 16
+local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w', 'in')
 if not rec[1] then return {'gone', 0, '', '', 0, 0, -1} end
 local row, followers = parse_row(rec[1]), rec[4]
 if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0, 0, -1} end
@@ -19,6 +21,7 @@ row.gen = tonumber(ARGV[2]) -- the owner has just claimed the agent again and ha
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
 local _, _, _, retain = parse_terms(rec[3])
 local status, i, before = 'ok', 4, sum.seq
+local few = before == 0 and retain == 'all' and {ARGV[1]}
 local ended, blob, code
 while i <= #ARGV do
   local op = ARGV[i]
@@ -36,7 +39,12 @@ while i <= #ARGV do
       else
         sum.seq = sum.seq + 1
         sum.bytes = sum.bytes + #payload
-        redis.call('XADD', KEYS[2], string.format('%.0f-0', sum.seq), 'a', ARGV[1], 'n', n, 'k', ARGV[i + 2], 'p', payload)
+        if few then
+          few[#few + 1], few[#few + 2], few[#few + 3] = ARGV[i + 1], ARGV[i + 2], payload
+        else
+          redis.call('XADD', KEYS[2], string.format('%.0f-0', sum.seq), 'a', ARGV[1], 'n', n, 'k', ARGV[i + 2],
+            'p', payload)
+        end
       end
     end
     i = i + 4
@@ -49,8 +57,15 @@ end
 -- This also applies to a row that is `queued` because Redis has lost its last writes: the command was sent, so the
 -- record must not say that it did not run.
 row.state, row.attempt = 'running', math.max(row.attempt, 1)
+if few and (not ended or #few == 1 or #few > 3 * FEW or sum.bytes > FEW_BYTES) then
+  for k = 2, #few, 3 do
+    redis.call('XADD', KEYS[2], string.format('%.0f-0', (k + 1) / 3), 'a', ARGV[1], 'n', few[k], 'k', few[k + 1],
+      'p', few[k + 2])
+  end
+  few = nil
+end
 if ended then
-  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3], code)
+  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3], code, few and cmsgpack.pack(few), not rec[5])
 else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
 end

@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 --include record
--- KEYS: cmd, out, in, outcome, open, deadlines, agent row. ARGV: agent, gen, memory, end blob for an unknown
+-- KEYS: those of finish_row in record.lua. ARGV: agent, gen, memory, end blob for an unknown
 -- outcome, end blob for expired, '1' to deliver, '' to take over only.
 -- The owner of an agent becomes the owner of an open command: from now on, appends of older generations are refused.
--- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (when taking over: to be delivered)
+-- Returns {'gone' | 'over' | 'stale' | 'offered'} | {'ended', state, followers} | {'queued'} (when taking over: to be
+-- delivered)
 -- or {'sent' | 'running', next, attempt, ms left, cancel, has input, retry, about, payload}
 --   'sent': it is to be written to the link, even if it was written before, because the agent has not acknowledged it
 --   'running': the agent has the command, which continues at chunk `next`
+--   'offered': another process was offered it, and its node gives it back, or the sweeper says that it was sent
 -- `retry` and the values after it are returned only when delivering.
 -- A command that was sent to another memory has an unknown outcome. It ends with that outcome, unless it was posted as
 -- safe to run again, took no input (which is gone) and has not been sent too often. In that case it is queued
@@ -25,6 +27,10 @@ if not rec[1] then return {'gone'} end
 local row, has_input, cancelled = parse_row(rec[1]), rec[5] and 1 or 0, rec[6] or ''
 if OVER[row.state] then return {'over'} end
 if row.gen > gen then return {'stale'} end
+if row.state == 'sent' and row.attempt == 0 then
+  if row.gen ~= gen and row.memory == ARGV[3] then row.attempt = 1 end -- it may have been sent on an older link
+  if row.gen == gen and deliver then row.state = 'queued' end -- who was offered it has not sent it, and asks now
+end
 row.gen = gen
 local sum, expires, _, retry = parse_sum(rec[2]), parse_terms(rec[3])
 local left = expires - now_ms()
@@ -35,6 +41,7 @@ local function finish(state, blob, code)
 end
 
 if row.state ~= 'queued' and row.memory ~= ARGV[3] then
+  if row.state == 'sent' and row.attempt == 0 then return {'offered'} end
   if retry ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
     return finish('failed', ARGV[4], 'outcome_unknown')
   end

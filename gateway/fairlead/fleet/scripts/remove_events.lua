@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS: events, events_bytes. ARGV: agent, the entry after which to begin ('-' for the first), how many entries to examine.
+-- KEYS: events, events_bytes, events_agents. ARGV: agent, the entry after which to begin ('-' for the first), how many entries to examine.
 -- Returns {removed, the last entry that was examined or '' at the end of the stream}. A long stream is processed in
 -- steps, so that other clients do not have to wait.
 local page = redis.call('XRANGE', KEYS[1], ARGV[2] == '-' and '-' or '(' .. ARGV[2], '+', 'COUNT', ARGV[3])
@@ -13,4 +13,5 @@ for _, entry in ipairs(page) do
   end
 end
 if freed > 0 then redis.call('DECRBY', KEYS[2], freed) end
+redis.call('HDEL', KEYS[3], ARGV[1])
 return {removed, #page == tonumber(ARGV[3]) and page[#page][1] or ''}

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS: cmd, out, in, outcome. ARGV: agent, the time up to which deadlines have passed (Redis TIME in ms), end
+-- KEYS: cmd, out, in, outcome, kept, kept_until, kept_bytes. ARGV: agent, the time up to which deadlines have passed (Redis TIME in ms), end
 -- blob for a target whose deadline has passed.
 -- Ends a target that was sent to the agent and whose deadline has passed as `timeout`. For any other target it returns
 -- everything that the caller needs to decide.
@@ -19,12 +19,13 @@ local expires = tonumber(string.match(rec[3], '^%d+'))
 if state ~= 'queued' and passed >= expires then
   -- Without an Idempotency-Key, the TTL that accept_command.lua set is the time to the deadline, the retention and a
   -- minute, so it need not be set again.
-  if string.sub(rec[2], 1, 2) == '1|' and string.sub(rec[3], -2) == '|0' and passed - expires < SOON then
+  if string.sub(rec[2], 1, 4) == '1|0|' and string.sub(rec[3], -2) == '|0' and passed - expires < SOON then
     redis.call('HSET', KEYS[1], field, 'timeout' .. string.sub(rec[1], #state + 1), 'sum', '0' .. string.sub(rec[2], 2),
-      'e:' .. ARGV[1], ARGV[3])
+      'e:' .. ARGV[1], ARGV[3], 'payload', '')
   else
 --include record
-    finish_row(KEYS, ARGV[1], parse_row(rec[1]), 'timeout', ARGV[3], parse_sum(rec[2]), rec[3])
+    local keys = {KEYS[1], KEYS[2], KEYS[3], KEYS[4], [8] = KEYS[5], [9] = KEYS[6], [10] = KEYS[7]}
+    finish_row(keys, ARGV[1], parse_row(rec[1]), 'timeout', ARGV[3], parse_sum(rec[2]), rec[3])
   end
   return {'ended', rec[4], rec[5]}
 end

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import Answer
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
+from fairlead.store.store import Store
 
 
 class AgentKeys:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def bind(self, agent: str, thumbprint: str) -> Answer[str]:
@@ -23,7 +23,7 @@ class AgentKeys:
     def bound(self, agent: str) -> Answer[str]:
         """The thumbprint that an id is bound to; "" if to none, and `revoked THUMBPRINT` if its key was revoked."""
         reply = self._store.submit("GET", schema.bound_key(agent))
-        return Answer(reply, lambda reply: "" if reply is None else text(reply))
+        return Answer(reply, lambda reply: "" if reply is None else text(reply).partition("@")[0])
 
     def revoke(self, agent: str) -> Answer[str]:
         """Refuse the key that an id is bound to, and leave the id to no other until it is released. The answer is the
@@ -36,8 +36,8 @@ class AgentKeys:
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def release(self, agent: str, kept: int) -> Answer[bool]:
-        """End the binding, so that another key may enrol with the id. The answer is False if there was none. For `kept`
+        """End the binding, so that another key may have the id. The answer is False if there was none. For `kept`
         seconds, the longest life of a credential, the id is known to have been released: a credential for the old key
         would otherwise bind it again, as it does when Redis has lost the binding."""
-        reply = self._store.write("SET", schema.bound_key(agent), "", "XX", "EX", kept)
-        return Answer(reply, lambda reply: reply is not None)
+        reply = self._store.run(lua.RELEASE_AGENT_KEY, (schema.bound_key(agent),), (kept,))
+        return Answer(reply, lambda reply: integer(reply) == 1)

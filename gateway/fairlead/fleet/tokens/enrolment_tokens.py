@@ -1,5 +1,5 @@
 """The enrolment tokens in Redis, a hash for each: the token, a field for each agent and key that it has enrolled, and
-the bucket of its rate.
+the bucket of its rate. The index of their ids, qualified by their tenants, says whose they are.
 
 What a token means is known to `identity`; here it is octets. Raises BusUnavailable if Redis does not answer.
 """
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from fairlead.fleet import lua, schema
+from fairlead.fleet.tokens.tenant_share import MOST
 from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
+from fairlead.store.store import Store
+from fairlead.tenant import local_id, qualified, tenant_of
 
-TOKENS_LIMIT: Final = 1_000
-"""Tokens of a fleet."""
 KEPT_MS: Final = 7 * 24 * 3600_000
 """How long an expired token is kept, so that its refusal can say that it has expired."""
 
@@ -37,22 +37,22 @@ class TakenUse(NamedTuple):
 
 
 class EnrolmentTokens:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
-    def add(self, id: str, token: bytes, expires: int) -> asyncio.Future[Reply]:
-        """Store a token with a new id until a week after `expires` (ms)."""
+    def add(self, id: str, token: bytes, expires: int, tenant: str = "") -> asyncio.Future[Reply]:
+        """Store a token of a tenant with a new id until a week after `expires` (ms)."""
         key = schema.enrolment_key(id)
         # First in the index: a token that is not there could not be revoked.
-        self._store.submit("ZADD", schema.ENROLMENT_TOKENS, expires, id)
+        self._store.submit("ZADD", schema.ENROLMENT_TOKENS, expires, qualified(tenant, id))
         self._store.submit("HSET", key, "token", token)
         return self._store.submit("PEXPIREAT", key, expires + KEPT_MS)
 
-    async def all(self, now: int) -> list[StoredEnrolment]:
-        """All tokens, except those that expired more than a week before `now` (ms)."""
+    async def all(self, now: int, tenant: str) -> list[StoredEnrolment]:
+        """All tokens of a tenant, except those that expired more than a week before `now` (ms)."""
         self._store.submit("ZREMRANGEBYSCORE", schema.ENROLMENT_TOKENS, "-inf", now - KEPT_MS)
-        ids = [text(id) for id in items(await self._store.submit("ZRANGE", schema.ENROLMENT_TOKENS, 0, TOKENS_LIMIT))]
-        answers = await answers_or_errors([self.read(id) for id in ids])
+        ids = [id for id in await self._ids() if tenant_of(id) == tenant]
+        answers = await answers_or_errors([self.read(local_id(id)) for id in ids])
         found = []
         for answer in answers:
             if isinstance(answer, Exception):
@@ -61,9 +61,19 @@ class EnrolmentTokens:
                 found.append(answer)
         return found
 
-    async def full(self) -> bool:
-        """Whether there are as many tokens as there may be."""
-        return integer(await self._store.submit("ZCARD", schema.ENROLMENT_TOKENS)) >= TOKENS_LIMIT
+    async def full(self, tenant: str, share: int) -> bool:
+        """Whether the tenant has as many tokens as its `share`, or all tenants as many as there may be."""
+        ids = await self._ids()
+        return len(ids) >= MOST or sum(tenant_of(id) == tenant for id in ids) >= share
+
+    async def _ids(self) -> list[str]:
+        """The ids of all tokens, qualified by their tenants."""
+        return [text(id) for id in items(await self._store.submit("ZRANGE", schema.ENROLMENT_TOKENS, 0, MOST))]
+
+    def belongs(self, id: str, tenant: str) -> Answer[bool]:
+        """Whether there is a token with this id, also one that is being revoked, and it belongs to the tenant."""
+        reply = self._store.submit("ZSCORE", schema.ENROLMENT_TOKENS, qualified(tenant, id))
+        return Answer(reply, lambda reply: reply is not None)
 
     def read(self, id: str) -> Answer[StoredEnrolment | None]:
         """The token and how many agents it has enrolled; None if there is none with this id."""
@@ -89,10 +99,10 @@ class EnrolmentTokens:
             return None
         return [(agent, thumbprint) for agent, _, thumbprint in enrolled]
 
-    def remove(self, id: str) -> Answer[bool]:
-        """Remove a token. The answer is False if there was none with this id."""
+    def remove(self, id: str, tenant: str) -> Answer[bool]:
+        """Remove a token of a tenant. The answer is False if there was none with this id."""
         removed = self._store.submit("DEL", schema.enrolment_key(id))
-        self._store.submit("ZREM", schema.ENROLMENT_TOKENS, id)
+        self._store.submit("ZREM", schema.ENROLMENT_TOKENS, qualified(tenant, id))
         return Answer(removed, lambda reply: integer(reply) == 1)
 
 

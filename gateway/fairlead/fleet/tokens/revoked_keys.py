@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from fairlead.fleet import schema
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
+from fairlead.store.store import Store
 from fairlead.text import plain
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class RevokedKey(NamedTuple):
 
 
 class RevokedKeys:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def add(self, keys: Iterable[RevokedKey], now: int) -> asyncio.Future[Reply]:

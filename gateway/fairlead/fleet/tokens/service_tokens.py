@@ -17,16 +17,15 @@ import msgspec
 from msgspec import Meta
 
 from fairlead.fleet import lua, schema
+from fairlead.fleet.tokens.tenant_share import MOST, TOKENS_LIMIT
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, octets, table
+from fairlead.store.store import Store
 from fairlead.text import plain
 
 logger = logging.getLogger(__name__)
 
-TOKENS_LIMIT = 1_000
-"""Tokens of a fleet, at some 300 bytes each."""
 TOKEN_BYTES = 300
 
 LAST_TIME = 253_402_300_799_999
@@ -38,7 +37,9 @@ Time = Annotated[int, Meta(ge=0, le=LAST_TIME)]
 
 class ServiceToken(msgspec.Struct, frozen=True):
     """A token as it is stored; `digest` is the SHA-256 of its secret. Times are Redis TIME in ms. `roles` limit it to
-    some of those that bindings give to its name; None for all of them."""
+    some of those that bindings give to its name in its `tenant`; None for all of them. `person` is who has
+    created it, directly or by another token: a user, or else the first of these tokens; "" if an administrator has. Who
+    has made a token is no second person beside it."""
 
     id: str
     name: str
@@ -47,6 +48,8 @@ class ServiceToken(msgspec.Struct, frozen=True):
     expires: Time
     created_by: str
     roles: tuple[str, ...] | None = None
+    person: str = ""
+    tenant: str = ""
 
 
 _decode = msgspec.json.Decoder(ServiceToken).decode
@@ -63,7 +66,7 @@ class StoredTokens:
 
 
 class ServiceTokens:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     def revision(self) -> Answer[str]:
@@ -76,12 +79,17 @@ class ServiceTokens:
         reply = self._store.submit("HGETALL", schema.SERVICE_TOKENS, priority=Priority.BACKGROUND, expected=expected)
         return Answer(reply, _parse)
 
-    def add(self, token: ServiceToken, revision: str, now: int) -> Answer[bool]:
-        """Add a token. The answer is False if there are TOKENS_LIMIT that have not expired at `now`."""
-        args = token.id, _encode(token), revision, TOKENS_LIMIT, now
+    def add(self, token: ServiceToken, revision: str, now: int, share: int) -> Answer[bool]:
+        """Add a token. The answer is False if its tenant has `share` that have not expired a week before `now`."""
+        args = token.id, _encode(token), revision, share, now, token.tenant, MOST
         return Answer(
             self._store.run(lua.ADD_SERVICE_TOKEN, (schema.SERVICE_TOKENS,), args), lambda reply: integer(reply) == 1
         )
+
+    def find(self, id: str) -> Answer[ServiceToken | None]:
+        """The token with this id; None if there is none."""
+        reply = self._store.submit("HGET", schema.SERVICE_TOKENS, f"token:{id}")
+        return Answer(reply, lambda reply: None if reply is None else _decode(octets(reply)))
 
     def remove(self, id: str, revision: str) -> Answer[bool]:
         """Remove a token. The answer is False if there was none with this id."""

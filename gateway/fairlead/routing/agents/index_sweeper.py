@@ -1,9 +1,10 @@
-"""Goes through the index of all agents, once an hour for the whole fleet, and removes those absent for too long.
+"""Goes through the index of all agents, once an hour for the whole fleet, and removes those absent for too long; and
+has the columns built that are missing.
 
 Each node runs its loop. Each minute of the fleet's clock has one shard of the index and one chosen node that sweeps it.
 If that node dies in its minute, the shard waits for the node that is chosen an hour later: the agents in question have
 been absent for `forget_after`, usually thirty days. A removal is a conditional step in Redis, so two nodes that sweep
-the same shard do no harm.
+the same shard do no harm, and neither do two that build the same columns.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import asyncio
 import logging
 import random
 
-from fairlead.errors import BusUnavailable
+from fairlead.errors import BusUnavailable, StoreFull
 from fairlead.fleet import schema
+from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
 from fairlead.fleet.node_table import choose
@@ -26,14 +28,25 @@ logger = logging.getLogger(__name__)
 
 ROUND_MS = 60_000
 """One shard of the index a minute, which is the whole fleet about once an hour."""
+FIRST_BUILD = 5.0
+"""Seconds after its start within which a node looks for columns that are missing: those of a new fleet, or of one that
+had none before."""
 PAGE = 200
 LOGGED_LIMIT = 1_000
 """The number of unreadable rows that are logged, once each; any further ones are only counted."""
 
 
 class IndexSweeper:
-    def __init__(self, directory: Directory, removal: AgentRemoval, membership: Membership, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        columns: ColumnBuilder,
+        removal: AgentRemoval,
+        membership: Membership,
+        metrics: Metrics,
+    ) -> None:
         self._directory = directory
+        self._columns = columns
         self._removal = removal
         self._membership = membership
         self._metrics = metrics
@@ -41,6 +54,8 @@ class IndexSweeper:
         """The agents whose unreadable rows were logged."""
 
     async def run(self) -> None:
+        await asyncio.sleep(random.uniform(0, FIRST_BUILD))
+        await self._build()
         while True:
             now = self._membership.now()
             await asyncio.sleep((ROUND_MS - now % ROUND_MS) / 1000 + random.uniform(0, 1))
@@ -54,6 +69,24 @@ class IndexSweeper:
                 logger.debug("the sweep of the index waits for Redis: %s", e)
             except Exception:
                 logger.exception("the sweep of shard %d of the index failed", shard)
+            await self._build()
+
+    async def _build(self) -> None:
+        """Have the columns built of those shards for which this node is chosen."""
+        living = self._membership.living()
+        for shard in range(SHARDS):
+            if not self._membership.alive or self._membership.lease not in choose(f"columns {shard}", living):
+                continue
+            try:
+                added = await self._columns.build(shard)
+            except (BusUnavailable, StoreFull) as e:
+                logger.debug("building the columns of shard %d waits for Redis: %s", shard, e)
+                return
+            except Exception:
+                logger.exception("building the columns of shard %d failed", shard)
+            else:
+                if added:
+                    logger.info("the columns of shard %d are built: %d agents", shard, added)
 
     def shard(self) -> int | None:
         """The shard of this minute, if this node is chosen to sweep it."""

@@ -18,7 +18,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import answers_or_errors
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class EndedSession:
 
 
 class LeaseReleaser:
-    def __init__(self, store: Pipeliner, directory: Directory) -> None:
+    def __init__(self, store: Store, directory: Directory) -> None:
         self._store = store
         self._directory = directory
         self._queue: deque[EndedSession] = deque()

@@ -15,13 +15,14 @@ from fairlead.carrier.timer_wheel import TimeoutQueue
 from fairlead.errors import InvalidRequest, Unauthorized
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
-from fairlead.identity.link_challenge import LinkChallenge
+from fairlead.identity.link_challenge import LinkProof
 from fairlead.routing.agents.lease_release import LeaseReleaser
 from fairlead.routing.agents.registration import Registration
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.tenant import qualified, tenant_of
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import FACTS_LIMIT, Hello
@@ -53,10 +54,10 @@ class LinkHandler:
         self._telemetry = telemetry
         self._tasks = tasks
 
-    def link_accepted(self, session: Session, address: str, challenge: LinkChallenge | None) -> None:
-        """A link from this address is accepted, and its connection is about to be open. `challenge` is what its hello
-        has to prove if it was opened with a credential."""
-        self._hub.opening.add(session, address, challenge)
+    def link_accepted(self, session: Session, address: str, proof: LinkProof | None) -> None:
+        """A link from this address is accepted, and its connection is about to be open. `proof` is what its hello is
+        checked against, unless it was opened with the shared token."""
+        self._hub.opening.add(session, address, proof)
         self._hello_deadline.add(session, self._close_late)
 
     def link_opened(self, session: Session) -> None:
@@ -71,16 +72,19 @@ class LinkHandler:
         except InvalidRequest as e:
             session.close(CloseCode.PROTOCOL, e.message)
             return
-        challenge = self._hub.opening.challenge(session)
-        if challenge is not None:
+        proof = self._hub.opening.proof(session)
+        if proof is not None:
             try:
-                challenge.check(hello.agent, hello.proof)
+                proof.check(hello.agent, hello.proof, hello.resume.sid if hello.resume is not None else "")
             except Unauthorized as e:
+                self._registration.refusals.note(hello.agent, proof.agent, e.message)
                 session.close(CloseCode.IDENTITY, e.message)
                 return
+        # Only the credential says of which tenant an agent is. One with the shared token is of the default tenant.
         facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
-        thumbprint = "" if challenge is None else challenge.credential.thumbprint
-        session.identify(hello, facts, secrets.token_hex(8), thumbprint)
+        thumbprint, issuer = ("", "") if proof is None else (proof.thumbprint, proof.issuer)
+        agent = qualified("" if proof is None else tenant_of(proof.agent), hello.agent)
+        session.identify(agent, hello, facts, secrets.token_hex(8), thumbprint, issuer)
         if len(facts) > FACTS_LIMIT:
             session.close(
                 CloseCode.PROTOCOL,
@@ -103,8 +107,12 @@ class LinkHandler:
         self._hub.links -= 1
         self._hub.opening.discard(session)
         self._hello_deadline.discard(session)
-        self._telemetry.link_closed(session, asyncio.get_running_loop().time(), code, reason, by_gateway)
+        self._registration.expiring.discard(session)
+        self._registration.certified.discard(session)
+        now = asyncio.get_running_loop().time()
+        interrupted = self._telemetry.link_closed(session, now, code, reason, by_gateway)
         if session.gen:
+            self._delivery.link_closed(session, interrupted)
             self._hub.remove(session)
             if code == CloseCode.GOING_AWAY:
                 self._hub.left += 1

@@ -120,7 +120,7 @@ class Reconciler:
         membership, known = self._membership, session.identity
         claimed = await self._directory.claim(
             session.agent, membership.lease, known.boot, known.conn, known.sid, known.facts,
-            membership.valid_until(), own_gen=session.gen, known=True,
+            membership.valid_until(), own_gen=session.gen, known=True, journal=known.journal,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":

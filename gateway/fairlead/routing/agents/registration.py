@@ -17,14 +17,21 @@ from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import TakenOver
+from fairlead.fleet.directory import NO_KEY, ProvedKey
 from fairlead.fleet.directory_replies import Claimed, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
+from fairlead.identity.authenticated_agent import AuthenticatedAgent
+from fairlead.identity.link_challenge import LinkChallenge, LinkProof
+from fairlead.routing.agents.cloned_agents import ClonedAgents
 from fairlead.routing.agents.lease_release import LeaseReleaser
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.moves.certified_links import CertifiedLinks
+from fairlead.routing.moves.expiring_links import ExpiringLinks
+from fairlead.routing.observability.refused_links import RefusedLinks
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import VALID_MS, wait_for_redis
 from fairlead.telemetry.logs import ids
@@ -41,13 +48,14 @@ capacity from lists and comparisons, which share it with claims."""
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """What welcome tells every agent, and `bus_grace`, the seconds that an agent waits for its claim while Redis is
-    away."""
+    """What welcome tells every agent; `bus_grace`, the seconds that an agent waits for its claim while Redis is away;
+    and `revoke_cloned`, whether the key of an agent is revoked when two copies use it."""
 
     heartbeat_ms: int
     limits: Limits
     accept_rate: float
     bus_grace: float
+    revoke_cloned: bool = False
 
 
 class Registration:
@@ -71,7 +79,11 @@ class Registration:
         self._membership = membership
         self._telemetry = telemetry
         self._settings = settings
+        self.refusals, self.expiring = RefusedLinks(), ExpiringLinks(membership.now)
+        self.certified = CertifiedLinks(hub)
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
+        self.cloned: ClonedAgents | None = None
+        """Is told of agents whose key has two holders. The node sets it."""
 
     async def register(self, session: Session, hello: Hello) -> None:
         """Register the agent of a session, from its hello to its welcome. Returns early if the link closes
@@ -117,30 +129,24 @@ class Registration:
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """Make one claim and do what follows from it. Returns False if this session does not become the agent's."""
         membership = self._membership
-        if not membership.alive:
-            raise BusUnavailable("this node has had no heartbeat for too long: it must not claim agents")
+        membership.check_alive("it must not claim agents")
         if self._hub.draining:
             session.close(CloseCode.RESTART, "the node restarts")
             return False
         lease, known = membership.lease, session.identity
         self._hub.begin_registration(session)
-        thumbprint, labels = self._proved_identity(session)
+        proof = self._hub.opening.proof(session)
+        key = _proved_key(proof, hello)
         claimed = await self._directory.claim(
             session.agent, lease, known.boot, known.conn, known.sid, known.facts, membership.valid_until(),
-            known=membership.rebuilding and known.conn > 1, thumbprint=thumbprint, labels=labels,
+            known=membership.rebuilding and known.conn > 1, key=key,
+            revoke_cloned=self._settings.revoke_cloned, journal=known.journal,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
-            if claimed.why == "late":
-                raise BusUnavailable("the claim came too late and was refused")
-            if claimed.why == "key":
-                logger.warning("refused a link for agent %s: its id is bound to another key", session.agent)
-                session.close(
-                    CloseCode.IDENTITY,
-                    "this id is bound to another key, or its key was revoked: use that key, or another id",
-                )
-            else:
-                session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
+            self._refuse(session, claimed, key, "" if proof is None else proof.agent)
             return False
+        if claimed.notice:
+            self._note_copy(session, claimed.notice, key)
         session.claimed(claimed.gen)
         if claimed.moved:
             self._note_move(session, claimed)
@@ -162,14 +168,34 @@ class Registration:
         self._welcome(session, hello, claimed, taken)
         return True
 
-    def _proved_identity(self, session: Session) -> tuple[str, bytes]:
-        """The thumbprint of the key that the agent has proved to hold, and the labels that its enrolment has granted,
-        as JSON; both are empty if it came with the shared token."""
-        challenge = self._hub.opening.challenge(session)
-        if challenge is None:
-            return "", b""
-        credential = challenge.credential
-        return credential.thumbprint, msgspec.json.encode(credential.labels) if credential.labels else b""
+    def _refuse(self, session: Session, claimed: Overtaken, key: ProvedKey, proved: str) -> None:
+        """Close a link whose claim was refused; `proved` is the id that the agent has proved. Raises BusUnavailable if
+        the claim is to be made again."""
+        if claimed.noticed:
+            self._note_copy(session, "cloned", key, revoked=claimed.why == "cloned")
+        match claimed.why:
+            case "late":
+                raise BusUnavailable("the claim came too late and was refused")
+            case "key":
+                self.refusals.note(session.agent, proved, "the id is bound to another key, or its key was revoked")
+                session.close(
+                    CloseCode.IDENTITY,
+                    "this id is bound to another key, or its key was revoked: use that key, or another id",
+                )
+            case "cloned":
+                session.close(CloseCode.REVOKED, "two copies of this agent used its key, so it was revoked")
+            case "contested":
+                session.close(CloseCode.CONTESTED, CloseCode.CONTESTED.meaning, claimed.wait_ms)
+            case _:
+                session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
+
+    def _note_copy(self, session: Session, notice: str, key: ProvedKey, *, revoked: bool = False) -> None:
+        if self.cloned is None:
+            return
+        if notice == "cloned":
+            self.cloned.found(session, key.thumbprint, revoked=revoked)
+        else:
+            self.cloned.outdated(session)
 
     def _note_move(self, session: Session, claimed: Claimed) -> None:
         """Record that a rebalance has moved the agent, either to this node or before that."""
@@ -198,9 +224,24 @@ class Registration:
                 retry=Retry(first_ceiling(self._hub.links, settings.accept_rate), cap=HANDED_OUT_MS),
             )
         )
+        proof = self._hub.opening.proof(session)
+        if isinstance(proof, AuthenticatedAgent):
+            self.expiring.add(session, proof)
+        if proof is not None and proof.origin is not None:
+            self.certified.add(session, proof.origin)
         self._telemetry.link_welcomed(session, resumed)
         self._takeover.resume(session, taken, hello.have)
 
     def disconnect(self, row: AgentRow) -> None:
         """Ring the node that has the agent's link, to close it. The agent connects again."""
         self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, CloseCode.DISCONNECTED),))
+
+
+def _proved_key(proof: LinkProof | None, hello: Hello) -> ProvedKey:
+    """What a claim binds the id to; nothing for the shared token."""
+    if proof is None:
+        return NO_KEY
+    labels = msgspec.json.encode(proof.labels) if proof.labels else b""
+    # Nobody but an agent with a credential stores its session and signs it.
+    session = hello.resume.sid if isinstance(proof, LinkChallenge) and hello.resume is not None else ""
+    return ProvedKey(proof.thumbprint, labels, proof.issued, proof.certified, session)

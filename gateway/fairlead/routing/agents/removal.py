@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from fairlead.errors import AgentOnline
 from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
-from fairlead.fleet.events.event_log import EventLog
 from fairlead.fleet.node_table import Presence
-from fairlead.fleet.schema import AgentRow, TargetState
+from fairlead.fleet.schema import AgentRow, TargetState, agent_key
 from fairlead.routing.commands.completion import Completion
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
+from fairlead.tenant import local_id
 
 NEVER_SENT = StoredEnd(code="agent_deleted", message="its agent was deleted before the command was sent to it")
 """The end of a command that did not run."""
@@ -24,13 +23,14 @@ NEVER_SENT = StoredEnd(code="agent_deleted", message="its agent was deleted befo
 
 class AgentRemoval:
     def __init__(
-        self, directory: Directory, records: Commands, events: EventLog, completion: Completion,
-        membership: Membership, metrics: Metrics, forget_ms: int,
+        self, fleet: FleetStore, completion: Completion, membership: Membership, metrics: Metrics, forget_ms: int,
     ) -> None:  # fmt: skip
         """`forget_ms` is how long an agent may be absent before it is removed; with 0 it never is."""
-        self._directory = directory
-        self._records = records
-        self._events = events
+        self._directory = fleet.directory
+        self._records = fleet.records
+        self._gate = fleet.gate
+        self._events = fleet.events
+        self._tenants = fleet.tenants
         self._completion = completion
         self._membership = membership
         self._metrics = metrics
@@ -57,19 +57,22 @@ class AgentRemoval:
         if presence is Presence.ONLINE or ended is None:
             node = f" ({why})" if presence is Presence.ONLINE else ""
             raise AgentOnline(
-                f"agent {row.agent!r} is online{node}: stop it, so that it does not connect again, and disconnect it "
-                "first (DELETE its link)",
-                agent=row.agent,
+                f"agent {local_id(row.agent)!r} is online{node}: stop it, so that it does not connect again, and "
+                "disconnect it first (DELETE its link)",
+                agent=local_id(row.agent),
             )
         return ended, await self._events.remove(row.agent)
 
     async def remove(self, row: AgentRow) -> int | None:
         """Remove the absent agent of `row`. Returns how many commands it had open, or None if it has come back."""
+        # A record that has gone back to `queued` must not end as never sent.
+        await self._gate.wait_settled_for(agent_key(row.agent))
         opened = await self._directory.open_commands(row.agent)
         for command in opened:
             await self._end(command, row.agent)
         if not await self._directory.forget(row.agent, row.seen + 1, row.lease):
             return None
+        self._tenants.agent_removed(row.agent)
         self._metrics.forgotten.inc()
         return len(opened)
 

@@ -17,7 +17,9 @@ from fairlead.errors import FairleadError
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
+from fairlead.routing.commands.output_digest import SentOutput
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.tenant_limits import TenantLimits
 from fairlead.store.answer import Answer
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.telemetry.metrics import Metrics
@@ -37,31 +39,34 @@ class Completion:
         inbox: Inbox,
         metrics: Metrics,
         telemetry: TelemetryRecorder,
+        tenants: TenantLimits,
     ) -> None:
         self._directory = directory
         self._deadlines = deadlines
         self._inbox = inbox
         self._telemetry = telemetry
+        self._tenants = tenants
         self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: CommandOrigin | None = None, sid: str = "", digest: str | None = None, added: bytes = b"",
+        origin: CommandOrigin | None = None, sid: str = "", sent: SentOutput | None = None, added: bytes = b"",
     ) -> TraceContext | None:  # fmt: skip
         """Do what follows after a command has reached its final state. `code` is that of its error, `origin` what its
-        record says about its beginning, for its span, `digest` that of all its output, if it is known, and `added`
-        the results that were stored with its end, if they may be told. Returns its trace context if its trace is
-        kept."""
+        record says about its beginning, for its span, `sent` what is told of all its output, if that is known, and
+        `added` the results that were stored with its end, if they may be told. Returns its trace context if its trace
+        is kept."""
         self._ended[state].inc()
+        self._tenants.command_ended(command, agent)
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
         news = ResultsStored(command, added) if added else ResultsAdded(command)
         for lease in followers:
             if not lease.startswith(ENDS_ONLY):
                 self._inbox.ring(lease, (news,))
-            elif digest is None:
+            elif sent is None:
                 self._inbox.ring(lease[len(ENDS_ONLY) :], (ResultsAdded(command),))
             else:
-                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, digest),))
+                self._inbox.ring(lease[len(ENDS_ONLY) :], (TargetEnded(command, state, code, *sent),))
         return kept
 
     def timed_out(
@@ -70,6 +75,7 @@ class Completion:
         """Do what callers wait for after a command has reached the state `timeout`. `settle_timed_out` does the
         rest."""
         self._ended[TIMEOUT].inc()
+        self._tenants.command_ended(command, agent)
         self._telemetry.command_completed(command, agent, TIMEOUT, code, origin, "")
         self.notify(command, followers)
 

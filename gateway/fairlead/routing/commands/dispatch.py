@@ -7,8 +7,11 @@ queue) or away (it was linked a moment ago, and the command waits for it).
 from __future__ import annotations
 
 import random
+from collections.abc import Awaitable, Callable
 
-from fairlead.bus.doorbell import CancelRequested, CommandQueued
+import msgspec
+
+from fairlead.bus.doorbell import CancelRequested
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
     AgentOffline,
@@ -16,24 +19,28 @@ from fairlead.errors import (
     BusUnavailable,
     FairleadError,
     IdempotencyConflict,
+    OutcomeUnknown,
+    QuotaExceeded,
     RecordExpired,
     Unavailable,
 )
 from fairlead.fleet.command_record import Acceptance, CommandOutcome, CommandRecord, NewRecord, StoredEnd
 from fairlead.fleet.node_table import AWAY_MS, Presence
-from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, TargetState
+from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, TargetState, agent_key, idem_key
 from fairlead.routing.commands.completion import Completion
-from fairlead.routing.commands.record_writer import RecordWriter, outcome_unknown
+from fairlead.routing.commands.record_writer import RecordWriter, doorbell_of, outcome_unknown
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.data_check import REBUILDING, DataCheck
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.retention.retention import Retention
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, RING_AGAIN_MS
 from fairlead.shards import of_agent
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.telemetry.tracing import Tracing, wall_ns
+from fairlead.tenant import local_id
 from fairlead.wire.ids import uuid7
 
 BINDING_MARGIN_MS = 60_000
@@ -51,12 +58,14 @@ class Dispatcher:
         membership: Membership,
         metrics: Metrics,
         tracing: Tracing,
-        retention_ms: int,
+        retention: Retention,
     ) -> None:
-        """`retention_ms` is how long the results of a command are kept after its end."""
+        """`retention` is how long the results of a command are kept after its end."""
         self._directory = fleet.directory
         self._records = fleet.records
         self._memory = fleet.memory
+        self._tenants = fleet.tenants
+        self._gate = fleet.gate
         self._deadlines = fleet.deadlines
         self._writer = RecordWriter(fleet, membership)
         self._data = DataCheck(fleet.data_epochs, membership)
@@ -66,25 +75,35 @@ class Dispatcher:
         self._membership = membership
         self._metrics = metrics
         self._tracing = tracing
-        self.retention_ms = retention_ms
+        self.retention = retention
 
     async def submit(
-        self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
+        self,
+        request: CommandRequest,
+        follow: bool = False,
+        request_trace: RequestTrace | None = None,
+        permit: Callable[[str], Awaitable[None]] | None = None,
     ) -> DispatchedCommand:
         """Accept the command. With `follow`, this node follows it from the start. `request_trace` records the trace of
-        the request.
+        the request. `permit` is awaited with the command's id before anything of the command is written, and may raise.
 
-        Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable, StoreFull and
-        BusUnavailable, after all of which nothing runs, and OutcomeUnknown, after which the command may run.
+        Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, QuotaExceeded, Unavailable, StoreFull
+        and BusUnavailable, after all of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
-        command = request.id or of_agent(uuid7(self._membership.now(), random.randbytes(10)), request.agent)
+        command, before = request.id, None
+        if request.id or request.key_digest:
+            # It may repeat what is not back yet.
+            await self._gate.wait_settled_for(agent_key(request.agent), idem_key(request.key_digest))
         if request.id:
-            if (before := await self._posted_before(request)) is not None:
-                return before
-        elif request.key_digest:
-            command, before = await self._recall(request, command)
-            if before is not None:
-                return before
+            before = await self._posted_before(request)
+        else:
+            command = of_agent(uuid7(self._membership.now(), random.randbytes(10)), request.agent)
+            if request.key_digest:
+                command, before = await self._recall(request, command)
+        if permit is not None:
+            await permit(command)
+        if before is not None:
+            return before
         self._memory.check_command(len(request.payload))
         if request_trace is not None:
             request_trace.begin(command, request.agent, request.method, request.traceparent)
@@ -94,6 +113,8 @@ class Dispatcher:
             else:
                 dispatched = await self._place(command, request, None, request_trace)
         except FairleadError as e:
+            if not isinstance(e, OutcomeUnknown | QuotaExceeded):
+                self._tenants.command_ended(command, request.agent)
             if request_trace is not None:
                 request_trace.refuse(e.code, isinstance(e, AgentOffline))
             raise
@@ -157,11 +178,9 @@ class Dispatcher:
     ) -> DispatchedCommand:
         """Write the command's record and ring its agent's node."""
         membership = self._membership
-        if not membership.alive:
-            raise BusUnavailable(
-                "this node has had no heartbeat for too long: it does not know which agents are linked"
-            )
+        membership.check_alive("it does not know which agents are linked")
         now = membership.now()
+        await self._tenants.admit_command(command, request.agent, now + request.deadline + (request.queue or 0))
         hold = now + (min(request.deadline, AWAY_MS) if request.queue is None else request.queue)
         expires = now + request.deadline + (request.queue or 0)
         if request_trace is None:
@@ -170,9 +189,10 @@ class Dispatcher:
             traceparent, began = request_trace.traceparent, request_trace.began
         bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest or request.id else 0
         record = NewRecord(
-            command, request.agent, request.method, request.payload, request.lane, now, expires, self.retention_ms,
-            hold, request.retry, request.retain, traceparent, began, bound_until, request.subject,
-            request.signature,
+            command, request.agent, request.method, request.payload, request.lane, now, expires,
+            self.retention.of(request.method), hold, request.retry, request.retain, traceparent, began,
+            bound_until, request.subject, request.signature, request.content,
+            self.retention.results_limit(request.method),
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
         due_at = min(now + RING_AGAIN_MS, hold, expires)
@@ -204,12 +224,16 @@ class Dispatcher:
                 command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not created, follower=follower
             )
         presence, since, why = membership.table.presence(row, membership.now())
+        if accepted.offered and presence is not Presence.ONLINE:
+            # Its node seems to be gone, and nobody but this node could tell it: so the command waits, or fails.
+            await self._records.end_offer(command, request.agent, row.gen, written=False)
+            accepted = msgspec.structs.replace(accepted, offered=False)
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease that is not in our table may belong to a node that has just joined: a doorbell costs nothing.
             if request_trace is not None:
                 request_trace.rung, request_trace.sid = wall_ns(), row.sid
             rung_at = request_trace.rung if request_trace is not None else 0
-            self._inbox.ring(row.lease, (CommandQueued(request.agent, command, rung_at),))
+            self._inbox.ring(row.lease, (doorbell_of(record, accepted, rung_at),))
         elif presence is Presence.OFFLINE and request.queue is None:
             await self._fail_offline(command, request, membership.now() - since, why)
         if created:
@@ -219,7 +243,7 @@ class Dispatcher:
         )
 
     async def _fail_offline(self, command: str, request: CommandRequest, absent_ms: int, why: str) -> None:
-        message = f"agent {request.agent!r} is offline for {absent_ms // 1000} s: {why}"
+        message = f"agent {local_id(request.agent)!r} is offline for {absent_ms // 1000} s: {why}"
         how = StoredEnd(code="agent_offline", message=message, temporary=True)
         done = await self._records.finish(
             command, request.agent, TargetState.OFFLINE, how, only_from=TargetState.QUEUED
@@ -229,10 +253,11 @@ class Dispatcher:
         self._completion.completed(command, request.agent, TargetState.OFFLINE.value, done.followers, how.code)
         if request.key_digest:
             self._records.unbind(request.key_digest, request.body_digest, command)
-        raise AgentOffline(message, agent=request.agent, id=command, why=why, absent_s=absent_ms // 1000)
+        raise AgentOffline(message, agent=local_id(request.agent), id=command, why=why, absent_s=absent_ms // 1000)
 
     async def look_up(self, command: str) -> CommandRecord:
         """The record of a command. Raises CommandUnknown if there is none."""
+        await self._gate.wait_settled(command)
         found = await self._records.look_up(command)
         if found is None:
             raise self._membership.unknown_command(command)
@@ -266,12 +291,11 @@ def _record_expired(command: str, outcome: CommandOutcome, posted: str, advice: 
 
 def _refusal(request: CommandRequest, accepted: Acceptance) -> FairleadError:
     """Why a command was not accepted."""
+    name = local_id(request.agent)
     if accepted.why != "full":
-        return AgentUnknown(
-            f"unknown agent {request.agent!r}: no agent with this id has ever connected", agent=request.agent
-        )
+        return AgentUnknown(f"unknown agent {name!r}: no agent with this id has ever connected", agent=name)
     return Unavailable(
-        f"agent {request.agent!r} has {accepted.opened} open commands, the limit is {OPEN_LIMIT}: "
+        f"agent {name!r} has {accepted.opened} open commands, the limit is {OPEN_LIMIT}: "
         "wait for some to end or cancel them",
-        agent=request.agent,
+        agent=name,
     )

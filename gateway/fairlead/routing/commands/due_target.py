@@ -14,7 +14,8 @@ from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
+from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, OFFER_SETTLED_MS, RING_AGAIN_MS
+from fairlead.tenant import local_id
 
 
 class DueTargetHandler:
@@ -38,6 +39,8 @@ class DueTargetHandler:
                 how = StoredEnd(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
                 return await self._finish(found, target, TargetState.CANCELLED, how)
             again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
+        elif target.state is TargetState.SENT and not target.attempt:
+            again = min(again, await self._check_offer(found, target, now))
         elif found.has_input:
             await self._ring(target, InputAdded(target.agent, found.id))
         return again
@@ -46,6 +49,19 @@ class DueTargetHandler:
         row = await self._directory.look_up(target.agent)
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (doorbell,))
+
+    async def _check_offer(self, command: CommandRecord, target: Target, now: int) -> int:
+        """Ring again for a command that was offered to a link and is not acknowledged. If its agent has that link no
+        longer, nobody knows whether it was sent there. Returns when to check again (ms)."""
+        if now < command.created + OFFER_SETTLED_MS:
+            return command.created + OFFER_SETTLED_MS
+        row = await self._directory.look_up(target.agent)
+        linked = row is not None and self._membership.table.holds(row.lease, now)
+        if row is None or row.gen != target.gen or not linked:
+            await self._records.end_offer(command.id, target.agent, target.gen, written=True)
+        if row is not None and row.lease:
+            self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+        return now + RING_AGAIN_MS
 
     async def _wait_for_agent(self, command: CommandRecord, target: Target, now: int) -> int | None:
         """Ring the agent's node for a command that is not sent, or end it if its agent was absent for too long."""
@@ -69,7 +85,7 @@ class DueTargetHandler:
                 self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
             return min(timeout, now + RING_AGAIN_MS)
         how = StoredEnd(
-            code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
+            code="agent_offline", message=f"agent {local_id(target.agent)!r} did not come back: {why}", temporary=True
         )  # fmt: skip
         return await self._finish(command, target, TargetState.OFFLINE, how, only_from=TargetState.QUEUED)
 

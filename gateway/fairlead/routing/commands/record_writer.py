@@ -1,19 +1,27 @@
-"""Writes a new command to Redis: its record, its deadline and its place among its agent's open commands, in one step.
+"""Writes a new command to Redis: its record, its deadline and its place among its agent's open commands, in one step;
+and makes the doorbell that announces it.
 
-Called by `dispatch`. If Redis does not answer, the writer finds out whether the command was written, since its caller
-must not be told that a command is refused that runs later.
+The step offers a small command to the link that the agent's row names: it is marked as sent, and the doorbell brings
+all of it (see decision 0060). Only who made that step knows so, and rings once. Called by `dispatch`. If Redis does not
+answer, the writer finds out whether the command was written, since its caller must not be told that a command is
+refused that runs later.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
+from fairlead.bus.doorbell import CommandOffered, CommandQueued, Doorbell
 from fairlead.errors import BusUnavailable, NotAnswered, OutcomeUnknown
 from fairlead.fleet.command_record import Acceptance, NewRecord
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.timeouts import POST_DOUBT, POST_VALID_MS, wait_for_redis
+from fairlead.routing.timeouts import OFFER_VALID_MS, POST_DOUBT, POST_VALID_MS, wait_for_redis
 
+MOST_BYTES: Final = 4096
+"""Of a payload and its signature that a doorbell carries. More is read from Redis, where it costs little beside its own
+size."""
 UNANSWERED = "unanswered"
 """The `why` of an Acceptance without an answer: the record is there, and this call has probably written it."""
 
@@ -33,8 +41,9 @@ class RecordWriter:
         out.
         """
         valid = self._membership.now() + POST_VALID_MS
+        small = len(record.payload) + len(record.signature) <= MOST_BYTES
         try:
-            return await self._records.accept(record, due_at, valid, lease, unknown)
+            return await self._records.accept(record, due_at, valid, lease, unknown, offer=small)
         except NotAnswered as e:
             try:
                 async with asyncio.timeout(POST_DOUBT):
@@ -57,6 +66,17 @@ class RecordWriter:
             raise BusUnavailable(
                 "Redis did not answer in time; the command was not accepted and will not run (post it again)"
             )
+
+
+def doorbell_of(record: NewRecord, accepted: Acceptance, rung_at: int) -> Doorbell:
+    """What tells the agent's node of a command that was just accepted. `rung_at` is for traces (ns, 0 if not known)."""
+    if not accepted.offered or accepted.row is None:
+        return CommandQueued(record.agent, record.id, rung_at)
+    return CommandOffered(
+        record.agent, record.id, accepted.row.gen, record.created + OFFER_VALID_MS, record.expires, record.method,
+        record.payload, record.lane, record.retry, record.created,  # type: ignore[arg-type]
+        rung_at, record.traceparent, record.began, record.signature, record.content,
+    )  # fmt: skip  # lane and retry were checked when the command was posted
 
 
 def outcome_unknown(command: str, cause: Exception) -> OutcomeUnknown:

@@ -29,6 +29,8 @@ class CommandRequest(msgspec.Struct, frozen=True):
     id: str = ""
     """The id that the caller has chosen and signed; "" if the gateway chooses it."""
     signature: bytes = b""
+    content: str = ""
+    """The name of the content that the agent may ask for."""
 
 
 class DispatchedCommand(msgspec.Struct, frozen=True):

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
 from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
-from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
+from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsDropped, ResultsTrimmed
 from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
 from fairlead.routing.commands.result_doorbells import page_of
 from fairlead.routing.fleet_store import FleetStore
@@ -50,6 +51,7 @@ class ResultReader:
         self._store = fleet.store
         self._directory = fleet.directory
         self._records = fleet.records
+        self._gate = fleet.gate
         self._inbox = inbox
         self._followers = followers
         self._membership = membership
@@ -63,7 +65,7 @@ class ResultReader:
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
         the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
         then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where they end now.
-        Raises CommandUnknown, InvalidRequest and ResultsTrimmed if there are none, RecordLost, and BusUnavailable.
+        Raises CommandUnknown, InvalidRequest, ResultsTrimmed, ResultsDropped, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
         at, read, clock, opened = offset, 0, asyncio.get_running_loop().time, not opens
@@ -117,6 +119,7 @@ class ResultReader:
         removed if the command keeps a window."""
         if known and told and (page_told := page_of(command, offset, told)) is not None:
             return page_told
+        await self._gate.wait_settled(command)
         lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, confirmed if follow else 0)
         if page is None and known:
@@ -126,6 +129,8 @@ class ResultReader:
             )
         if page is None:
             raise self._membership.unknown_command(command)
+        if isinstance(page, OutOfRange) and page.dropped_at:
+            raise results_dropped(command, page)
         if isinstance(page, OutOfRange) and page.trimmed:
             raise ResultsTrimmed(
                 f"results before offset {page.edge} were read and removed: this command keeps only a window",
@@ -146,3 +151,12 @@ class ResultReader:
             return
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (ResultsConsumed(row.agent, command),))
+
+
+def results_dropped(command: str, page: OutOfRange) -> ResultsDropped:
+    at = datetime.fromtimestamp(page.dropped_at // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return ResultsDropped(
+        f"the results of command {command} were dropped at {at}, after it had ended, to make room for others: how it "
+        f"ended is at offset {page.edge}",
+        first=page.edge,
+    )

@@ -18,13 +18,12 @@ from typing import TypeAlias, TypeVar
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.fleet.command_record import CommandRecord, Settled, StoredEnd
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.deadline_queue import DeadlineQueue, DueTarget, DueTargets
-from fairlead.fleet.directory import Directory
+from fairlead.fleet.deadline_queue import DueTarget, DueTargets
 from fairlead.fleet.node_table import choose
-from fairlead.fleet.schema import TargetState
+from fairlead.fleet.schema import TargetState, deadlines_key
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.due_target import DueTargetHandler
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import GRACE_MS
 from fairlead.shards import SHARDS
@@ -57,18 +56,11 @@ hash, which takes longer than everything else that ends a command."""
 
 
 class CommandSweeper:
-    def __init__(
-        self,
-        directory: Directory,
-        records: Commands,
-        deadlines: DeadlineQueue,
-        inbox: Inbox,
-        completion: Completion,
-        membership: Membership,
-    ) -> None:
-        self._handler = DueTargetHandler(directory, records, inbox, completion, membership)
-        self._records = records
-        self._deadlines = deadlines
+    def __init__(self, fleet: FleetStore, inbox: Inbox, completion: Completion, membership: Membership) -> None:
+        self._gate = fleet.gate
+        self._handler = DueTargetHandler(fleet.directory, fleet.records, inbox, completion, membership)
+        self._records = fleet.records
+        self._deadlines = fleet.deadlines
         self._completion = completion
         self._membership = membership
         self._round = 0
@@ -82,7 +74,8 @@ class CommandSweeper:
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
             try:
-                await self.sweep(self.shards())
+                # What a failover may have lost is swept in a later round, once it is certain.
+                await self.sweep([s for s in self.shards() if not self._gate.closed_for(deadlines_key(s))])
             except BusUnavailable as e:
                 logger.debug("the command sweeper waits for Redis: %s", e)
             except Exception:

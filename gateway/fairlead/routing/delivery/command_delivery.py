@@ -1,15 +1,17 @@
 """Sends commands, and cancels, to the agents of this node.
 
-Called when a doorbell announces a command, and with the commands that a new link finds open. A doorbell only says where
-to look. What is sent is decided by the fence on the command's record, which makes this session its owner first. If
-Redis cannot be reached, the delivery is repeated until the link is lost; then the next link delivers.
+Called when a doorbell announces a command, and with the commands that a new link finds open. What is sent is decided by
+the fence on the command's record, which makes this session its owner first; a doorbell only says where to look. If
+Redis cannot be reached, the delivery is repeated until the link is lost; then the next link delivers. Only a command
+that was offered to this very link, by the step that accepted it, is sent as its doorbell brings it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from fairlead.bus.doorbell import CommandOffered
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import Delivery, Settled
 from fairlead.fleet.schema import TargetState
@@ -17,15 +19,17 @@ from fairlead.hub.delivery_queue import DeliveryQueue
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
+from fairlead.routing.contents.content_cache import ContentCache
 from fairlead.routing.delivery.input_delivery import InputDelivery
+from fairlead.routing.delivery.taken_offers import TakenOffers
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.fleet_store import FleetStore
-from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
+from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CANCELLED, DEADLINE, Cancel, Cmd
 
@@ -36,10 +40,11 @@ class CommandDelivery:
     def __init__(
         self,
         fleet: FleetStore,
+        offers: TakenOffers,
+        contents: ContentCache,
         completion: Completion,
         terminals: TerminalRecorder,
         telemetry: TelemetryRecorder,
-        membership: Membership,
         tasks: BackgroundTasks,
         timeout: float,
     ) -> None:
@@ -47,11 +52,13 @@ class CommandDelivery:
         silent."""
         self._store = fleet.store
         self._records = fleet.records
-        self.input = InputDelivery(fleet, terminals, tasks, timeout)
+        self._gate = fleet.gate
+        self.input = InputDelivery(fleet, contents, terminals, tasks, timeout)
         self._completion = completion
         self._terminals = terminals
         self._telemetry = telemetry
-        self._membership = membership
+        self._offers = offers
+        self._membership = offers.membership
         self._tasks = tasks
         self._timeout = timeout
 
@@ -60,6 +67,49 @@ class CommandDelivery:
         which are read together with the command. `rung_at` is when it was rung (ns, 0 if not known)."""
         if session.open and session.stream(command) is None:
             self.deliver(session, (command,), rung_at)
+
+    def command_offered(self, session: Session | None, offer: CommandOffered) -> None:
+        """Handle a doorbell that brings a command for this session's agent. It is sent at once if it was offered to
+        this link and nothing speaks against it, otherwise as its record says."""
+        command, valid = offer.command, self._offers.valid(offer)
+        if not self._offers.take(command):
+            return
+        if session is None or not session.ready or session.gen != offer.gen:
+            if valid:
+                self._offers.give_back(offer.agent, command, offer.gen)
+            elif session is not None:
+                self.command_queued(session, command, offer.rung_at)
+        elif session.stream(command) is None:
+            if valid and session.sends_at_once and not self._gate.closed and not self._terminals.on:
+                self._send_offered(session, offer)
+            else:
+                session.queue_delivery(command, offer.rung_at, waited=False, offered=valid)
+                self.deliver(session, ())
+
+    def _send_offered(self, session: Session, offer: CommandOffered) -> None:
+        left = offer.expires - self._membership.now()
+        if left <= 0:
+            self._offers.give_back(offer.agent, offer.command, offer.gen)  # so that it ends as what was never sent
+            return
+        origin = CommandOrigin(offer.method, offer.traceparent, offer.began, offer.created)
+        found = Delivery(
+            False, 0, 1, left, False, False, offer.retry, offer.payload, offer.lane, origin, offer.signature,
+            offer.content,
+        )  # fmt: skip
+        timing = CommandTiming(offer.rung_at, wall_ns())
+        timing.offered = True
+        self._records.recent.sent(offer.command, session.agent, session.gen, session.memory, found.attempt)
+        try:
+            self._send(session, offer.command, found, timing)
+        except Exception:
+            self._failed(session)
+
+    def link_closed(self, session: Session, interrupted: Mapping[str, CommandTiming]) -> None:
+        """Have the commands count as sent that were offered to this link and not acknowledged on it. `interrupted` are
+        those that were sent on it and have not ended."""
+        for command, timing in interrupted.items():
+            if timing.offered and not timing.acked:
+                self._offers.note_sent(session.agent, command, session.gen)
 
     def deliver(self, session: Session, commands: Iterable[str], rung_at: int = 0, waited: bool = False) -> None:
         """Deliver `commands`, one after the other, as fast as the agent reads.
@@ -89,20 +139,29 @@ class CommandDelivery:
                     continue
                 queue.pop(command, None)
         except Exception:
-            about = ids(agent=session.agent, session=session.sid)
-            logger.exception("delivering to %s failed: its link is closed", session.agent, extra=about)
-            session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
+            self._failed(session)
         finally:
+            if not session.ready:
+                for command, gen in queue.offered.items():
+                    if command in queue:
+                        self._offers.give_back(session.agent, command, gen)
             session.end_delivery(queue)
 
+    def _failed(self, session: Session) -> None:
+        about = ids(agent=session.agent, session=session.sid)
+        logger.exception("delivering to %s failed: its link is closed", session.agent, extra=about)
+        session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
+
     async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
-        if not self._membership.alive:
-            raise BusUnavailable("this node has had no heartbeat for too long: it must not deliver commands")
+        self._membership.check_alive("it must not deliver commands")
+        await self._gate.wait_settled(command)
         priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
         found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):
             self.nothing_to_deliver(session.agent, command, found)
-        elif session.ready and (how := await self._terminals.begin(command, session.agent, found)) is not None:
+            return
+        self._offers.take(command)  # its offer may come later
+        if session.ready and (how := await self._terminals.begin(command, session.agent, found)) is not None:
             ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
             if ended.why == "ok":
                 state, code = TargetState.FAILED.value, how.code
@@ -117,7 +176,7 @@ class CommandDelivery:
                 self._tasks.spawn(self._complete_with_origin(agent, command, found))
             else:
                 self._complete(agent, command, found, None)
-        elif found.why != "stale":
+        elif found.why not in ("stale", "offered"):
             self._completion.forget(command, agent)
 
     def _complete(self, agent: str, command: str, found: Settled, origin: CommandOrigin | None) -> None:
@@ -136,6 +195,8 @@ class CommandDelivery:
     def _send(self, session: Session, command: str, found: Delivery, timing: CommandTiming) -> None:
         if session.stream(command) is None:
             session.open_stream(command, found.next)
+        if (stream := session.stream(command)) is not None:
+            stream.input_source = found.content
         if found.running:
             self._telemetry.command_taken_over(session, command)
         else:

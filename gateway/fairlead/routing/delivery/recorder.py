@@ -18,7 +18,7 @@ from fairlead.hub.pending_messages import pending_size
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
-from fairlead.routing.commands.output_digest import digest_of_steps
+from fairlead.routing.commands.output_digest import SentOutput, output_of_steps
 from fairlead.routing.commands.result_doorbells import pack_added
 from fairlead.routing.delivery.append_ops import append_ops, error_code
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
@@ -28,7 +28,7 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import Answer, answers_or_errors
-from fairlead.store.reply import Arg
+from fairlead.store.reply import Arg, integer
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import wall_ns
@@ -47,7 +47,7 @@ TIMEOUT = 300.0
 class Batch:
     """The messages that one pass of the recorder stores, by command."""
 
-    __slots__ = ("codes", "events", "grants", "numbered", "ops", "pending", "sizes", "terminals")
+    __slots__ = ("codes", "dropped", "events", "grants", "numbered", "ops", "pending", "sizes", "terminals")
 
     def __init__(self, messages: list[FromAgent | None]) -> None:
         self.ops: dict[str, list[Arg]] = {}
@@ -62,8 +62,13 @@ class Batch:
         """The bytes of unwanted chunks of each command, which are granted back at once."""
         self.terminals: list[Chunk | End] = []
         """The output of terminals that is not recorded yet, and the ends of all commands."""
+        self.dropped = 0
+        """The older events of this agent that were removed for those of the batch."""
         self.numbered = self.pending = 0
         """The messages that the receipt counts, and the bytes that the session counts as pending."""
+        self.add(messages)
+
+    def add(self, messages: list[FromAgent | None]) -> None:
         for message in messages:
             self.pending += pending_size(message)
             self.numbered += not (isinstance(message, Event) and message.qos == 0)
@@ -98,6 +103,8 @@ class Recorder:
         self._records = fleet.records
         self._events = fleet.events
         self._memory = fleet.memory
+        self._tenants = fleet.tenants
+        self._gate = fleet.gate
         self._completion = completion
         self._terminals = terminals
         self._telemetry = telemetry
@@ -130,6 +137,11 @@ class Recorder:
             except BusUnavailable:
                 if not session.open:
                     return False
+                if not batch.ops and self._store.partly_away:
+                    # The primary of the events is away, and that of the agent is not: results go on. What they keep
+                    # here is bounded, since it counts as pending until the receipt.
+                    self._repay(session, batch)
+                    batch.add(session.take_pending() if session.pending else [])  # without any, it ends this task
                 if not await wait_for_redis(self._store, TIMEOUT):
                     # The batch is dropped with the link: the agent has no receipt for it.
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
@@ -141,12 +153,13 @@ class Recorder:
         """Try once to store what is left of the batch, and remove from it what is stored. Returns False if a newer link
         owns the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
+        await self._gate.wait_said(agent)
         if batch.terminals and self._terminals.on:
             await self._record_terminals(session, batch)
         appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
-        most = self._memory.events_bytes
+        most = self._tenants.events_bytes(agent, self._memory.events_bytes) if batch.events else 0
         added = [self._events.add(agent, e.type, e.id, e.time, e.payload, most) for e in batch.events]
         answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
@@ -156,11 +169,13 @@ class Recorder:
                 failure = stored
                 continue
             steps = batch.ops.pop(command)
+            if stored.why == "ok":
+                self._records.recent.results_stored(command, agent, session.memory, steps)
             fenced = fenced or stored.why == "fenced"
             await self._stored(session, command, stored, batch.codes.get(command, ""), steps)
         for event, done in zip(tuple(batch.events), added, strict=True):
             try:
-                await done
+                batch.dropped += integer(await done)
                 batch.events.remove(event)
             except BusUnavailable as e:
                 failure = e
@@ -201,8 +216,8 @@ class Recorder:
         elif TargetState(stored.state).over:
             session.close_stream(command)
             in_run = any(lease.startswith(ENDS_ONLY) for lease in stored.followers)
-            digest = digest_of_steps(steps) if in_run else None
-            await self._completed(session, command, stored, code, digest, _added(session, stored, steps))
+            sent = output_of_steps(steps) if in_run else None
+            await self._completed(session, command, stored, code, sent, _added(session, stored, steps))
         else:
             if stored.added:
                 self._completion.notify_results(command, stored.followers, _added(session, stored, steps))
@@ -217,13 +232,13 @@ class Recorder:
             self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
 
     async def _completed(
-        self, session: Session, command: str, stored: AppendResult, code: str, digest: str | None, added: bytes
+        self, session: Session, command: str, stored: AppendResult, code: str, sent: SentOutput | None, added: bytes
     ) -> None:
         """Do what follows after the agent has ended the command."""
         timing = session.stop_timing(command)
         if timing is None:
             self._completion.completed(
-                command, session.agent, stored.state, stored.followers, code, digest=digest, added=added
+                command, session.agent, stored.state, stored.followers, code, sent=sent, added=added
             )
             return
         timing.stored, timing.code = wall_ns(), code
@@ -240,7 +255,7 @@ class Recorder:
             code,
             timing.origin,
             session.sid,
-            digest,
+            sent,
             added,
         )
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
@@ -269,17 +284,27 @@ class Recorder:
 
     def _confirm(self, session: Session, batch: Batch) -> None:
         """Send the receipt for a stored batch, and the credit."""
-        self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
+        if batch.dropped:
+            self._metrics.events_dropped.inc(batch.dropped)
         if session.open:
-            if batch.numbered:
-                session.send(session.store(batch.numbered))
-            for command, size in batch.sizes.items():
-                if (credit := session.repay(command, size)) is not None:
-                    session.send(credit)
-            for command, size in batch.grants.items():
-                if size:
-                    session.send(Credit(id=command, bytes=size))
+            if batch.numbered or batch.dropped:
+                session.send(session.store(batch.numbered, batch.dropped))
+            self._repay(session, batch)
+        else:
+            self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         session.confirm_stored(batch.pending)
+
+    def _repay(self, session: Session, batch: Batch) -> None:
+        """Send the credit for results that are stored."""
+        self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
+        for command, size in batch.sizes.items():
+            if (credit := session.repay(command, size)) is not None:
+                session.send(credit)
+        for command, size in batch.grants.items():
+            if size:
+                session.send(Credit(id=command, bytes=size))
+        batch.sizes.clear()
+        batch.grants.clear()
 
 
 def _added(session: Session, stored: AppendResult, steps: Sequence[Arg]) -> bytes:

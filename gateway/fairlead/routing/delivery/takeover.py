@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fairlead.fleet.command_record import Settled, TakenOver
-from fairlead.fleet.commands import Commands
+from fairlead.fleet.schema import agent_key
 from fairlead.hub.session import Session
 from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer, map_bounded
 
@@ -20,13 +21,18 @@ FENCES_AT_ONCE = 16
 
 
 class Takeover:
-    def __init__(self, records: Commands, delivery: CommandDelivery, telemetry: TelemetryRecorder) -> None:
-        self._records = records
+    def __init__(self, fleet: FleetStore, delivery: CommandDelivery, telemetry: TelemetryRecorder) -> None:
+        self._records = fleet.records
+        self._gate = fleet.gate
         self._delivery = delivery
         self._telemetry = telemetry
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, TakenOver]:
-        """Make the session the owner of `commands`, from its generation on. Returns those that are not over."""
+        """Make the session the owner of `commands`, from its generation on. Returns those that are not over. Raises
+        BusUnavailable."""
+        if commands:
+            # A record that has gone back to `queued` must not end as expired.
+            await self._gate.wait_settled_for(agent_key(session.agent))
 
         def fence(command: str) -> Answer[TakenOver | Settled]:
             return self._records.take_over(command, session.agent, session.gen, session.memory)

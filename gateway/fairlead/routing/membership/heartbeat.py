@@ -3,7 +3,8 @@ still there.
 
 The node starts it, runs its loop and stops it. Each heartbeat reads the fleet's clock, the table of nodes and the epoch
 of the data. If the node's row is missing, the node joins again under a new epoch. If heartbeats fail for longer than a
-grace, the links are closed one after the other, because another node may reach Redis. It compares no link with its row:
+grace, the links are closed one after the other, because another node may reach Redis; not if Redis answers and refuses
+all writes, because no other node can claim the agents then. It compares no link with its row:
 it requests that from the reconciler."""
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import logging
 import math
 import random
 import secrets
+from collections.abc import Callable, Mapping
 
 from fairlead.bus.doorbell import MembershipChanged
 from fairlead.bus.inbox import Inbox
-from fairlead.errors import BusUnavailable
+from fairlead.errors import BusUnavailable, WritesRefused
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.node_table import NodeRow
 from fairlead.hub.hub import Hub
@@ -26,6 +28,7 @@ from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
 from fairlead.store.errors import WRONG_TYPE, StoreError
+from fairlead.store.servers.server_identity import ServerIdentity
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
 
@@ -55,6 +58,7 @@ class Heartbeat:
         grace: float,
     ) -> None:
         """`grace` is the number of seconds without an answered heartbeat after which links are closed."""
+        self._store = fleet.store
         self._rows = fleet.node_rows
         self._data_epochs = fleet.data_epochs
         self._preferred_revisions = fleet.preferred_revisions
@@ -62,12 +66,15 @@ class Heartbeat:
         self._inbox = inbox
         self._hub = hub
         self._name = name
-        self._membership = membership
+        self.membership = membership
         self._report = report
         self._readiness = report.readiness
         self._readiness.on_exclusion = self.send_soon
-        self._metrics = metrics
+        self.metrics = metrics
         self._grace = grace
+        self.on_servers: Callable[[Mapping[str, ServerIdentity]], None] = lambda _: None
+        """Called at each heartbeat with the servers that answer."""
+        self._serving_server = fleet.serving_server
         self._soon = asyncio.Event()
         self._closing: list[Session] | None = None
         """The links that are still to be closed because Redis has been away for longer than the grace."""
@@ -92,7 +99,7 @@ class Heartbeat:
 
     async def run(self) -> None:
         while True:
-            missed = self._membership.since_heartbeat >= PERIOD * 1.5
+            missed = self.membership.since_heartbeat >= PERIOD * 1.5
             await self._pause(RETRY * random.uniform(0.5, 1.5) if missed else PERIOD)
             try:
                 await self._send(join=False)
@@ -100,7 +107,9 @@ class Heartbeat:
                 await self._inbox.check()
             except BusUnavailable as e:
                 logger.debug("no heartbeat: %s", e)
-                if self._membership.since_heartbeat > self._grace:
+                self.membership.problem = e.message
+                # A server that refuses writes does so for every node: an agent would find no other one to claim it.
+                if self.membership.since_heartbeat > self._grace and not isinstance(e, WritesRefused):
                     self._close_links()
             except Exception:
                 logger.exception("a heartbeat failed")
@@ -120,7 +129,7 @@ class Heartbeat:
 
     async def leave(self) -> None:
         """Remove this node's row, if it has joined, and tell the other nodes."""
-        membership = self._membership
+        membership = self.membership
         if membership.since_heartbeat == float("inf"):
             return
         try:
@@ -133,13 +142,13 @@ class Heartbeat:
     async def refresh_table(self) -> None:
         """Read the table of nodes now and not with the next heartbeat, because a node has joined or left."""
         try:
-            await self._read_table(self._membership.now())
+            await self._read_table(self.membership.now())
         except BusUnavailable as e:
             logger.debug("the table of nodes is read with the next heartbeat: %s", e)
 
     async def _read_table(self, now: int) -> None:
         """Read which nodes are alive, and all fields of their rows only while linked agents may be missing in Redis."""
-        membership = self._membership
+        membership = self.membership
         if membership.index_incomplete:
             membership.table = await self._rows.read_all(now, membership.alive_since)
         else:
@@ -147,14 +156,14 @@ class Heartbeat:
 
     def _announce_change(self) -> None:
         """Tell all other live nodes that this one has joined or left."""
-        for row in self._membership.table.rows():
-            if row.lease != self._membership.lease and row.alive(self._membership.now()):
+        for row in self.membership.table.rows():
+            if row.lease != self.membership.lease and row.alive(self.membership.now()):
                 self._inbox.ring(row.lease, (MembershipChanged(),))
 
     async def _send(self, *, join: bool, replaces: str = "") -> bool:
         """Send one heartbeat. Returns False if the node is not in the fleet: it could not join, or its row is
         missing."""
-        membership = self._membership
+        membership = self.membership
         fields = self._report.fields() | {
             "process": self._name.process,
             "doubtful": int(membership.reconciliation.pending and len(self._hub) > 0),
@@ -170,26 +179,32 @@ class Heartbeat:
         if membership.heartbeat_answered(now) and not first:
             membership.reconciliation.request()  # other nodes took this one for dead
         await self._read_table(now)
-        await self._check_data_epoch(now)
-        target = self._rebalance_targets.read(membership.node)
-        membership.set_directives(await self._preferred_revisions.read(), await target)
+        try:
+            self.on_servers(await self._serving_server.read_all())
+            await self._check_data_epoch(now)
+            target = self._rebalance_targets.read(membership.node)
+            membership.set_directives(await self._preferred_revisions.read(), await target)
+        except BusUnavailable:
+            if not self._store.partly_away:
+                raise
+            # One primary of a Cluster is away: what was read last holds for as long as it says itself.
         self._readiness.exclusion()  # if it begins now, the operator knows before a probe fails
         return True
 
     async def _join_again(self) -> None:
         """Join under a new epoch, because Redis has no row of this one, and claim all agents that are still here
         again."""
-        holder, replaces = await self._name.holder(self._membership.epoch)
+        holder, replaces = await self._name.holder(self.membership.epoch)
         if holder is not None:
             self._yield_to(holder)
             return
-        self._metrics.fencings.inc()
+        self.metrics.fencings.inc()
         logger.warning("this node's row is missing in Redis: joining again")
-        self._membership.epoch = secrets.token_hex(6)
+        self.membership.epoch = secrets.token_hex(6)
         # Requested before the first heartbeat of the new epoch, whose answer may be lost: every claim names the old
         # one.
-        self._membership.reconciliation.request()
-        await self._inbox.rename(self._membership.epoch)
+        self.membership.reconciliation.request()
+        await self._inbox.rename(self.membership.epoch)
         if await self._send(join=True, replaces=replaces):
             self._announce_change()
 
@@ -205,14 +220,14 @@ class Heartbeat:
 
     async def _check_data_epoch(self, now: int) -> None:
         """Check that Redis still has the data that it had."""
-        known = self._membership.data_epoch
+        known = self.membership.data_epoch
         epoch = await self._data_epochs.read()
         if epoch is None:
             epoch = await self._data_epochs.mark(DataEpoch(secrets.token_hex(8), now if known else 0))
-        self._membership.data_epoch = epoch
+        self.membership.data_epoch = epoch
         if known is not None and epoch != known:
-            self._metrics.data_lost.inc()
-            self._membership.reconciliation.request()
+            self.metrics.data_lost.inc()
+            self.membership.reconciliation.request()
             logger.error(
                 "Redis has lost its data: commands that were open are lost, and so are the labels of agents, which "
                 "must be set again; the agents of this node are being claimed again"

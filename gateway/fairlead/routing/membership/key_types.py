@@ -14,8 +14,8 @@ from functools import partial
 
 from fairlead.fleet import lua, schema
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, text
+from fairlead.store.store import Store
 from fairlead.text import plain
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ MOST_AT_ONCE = 100
 
 
 class KeyTypes:
-    def __init__(self, store: Pipeliner) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._removing: set[bytes] = set()
 

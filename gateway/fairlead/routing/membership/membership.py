@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
-from fairlead.errors import CommandUnknown
+from fairlead.errors import BusUnavailable, CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.directives.preferred_revision import PreferredRevision
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
@@ -58,6 +59,9 @@ class Membership:
         self.epoch = epoch
         self._revision = revision
         self._preferred_revision = PreferredRevision()
+        self._was_superseded = False
+        self.on_directive: Callable[[str, str], None] = lambda _what, _detail: None
+        """Told what of the operator's directives begins or ceases to hold for this node; set by the node."""
         self._rebalance_target: RebalanceTarget | None = None
         self._target_since = float("inf")
         self.table = NodeTable({})
@@ -65,6 +69,8 @@ class Membership:
         self.alive_since = 0
         """When this node joined, or was last answered again after a time in which others took it for dead (ms)."""
         self.reconciliation = Reconciliation()
+        self.problem = ""
+        """Why the last heartbeat failed; "" if it did not."""
         self._offset = 0.0
         self._answered_at = float("-inf")
 
@@ -79,6 +85,7 @@ class Membership:
         late = not self.alive
         if late:
             self.alive_since = redis_now
+        self.problem = ""
         self._answered_at = time.monotonic()
         self._offset = redis_now - self._answered_at * 1000
         return late
@@ -96,6 +103,11 @@ class Membership:
         now, own = self.now(), self.lease
         return [own, *(row.lease for row in self.table.rows() if row.lease != own and row.alive(now))]
 
+    def lately_living(self) -> set[str]:
+        """The nodes that were alive when this one's last heartbeat was answered, which may be long ago."""
+        then = int(self._answered_at * 1000 + self._offset) if self._answered_at > 0 else 0
+        return {self.node, *(row.node for row in self.table.rows() if row.alive(then))}
+
     @property
     def since_heartbeat(self) -> float:
         """Seconds since the last answered heartbeat; infinite before the first."""
@@ -105,6 +117,13 @@ class Membership:
     def alive(self) -> bool:
         """Whether other nodes consider this one alive. If not, it must not claim, dispatch or deliver anything."""
         return self.since_heartbeat * 1000 <= ALIVE_MS
+
+    def check_alive(self, consequence: str) -> None:
+        """Raises BusUnavailable if other nodes consider this one dead; `consequence` is what it therefore does not
+        do."""
+        if not self.alive:
+            why = f" ({self.problem})" if self.problem else ""
+            raise BusUnavailable(f"this node has had no heartbeat for too long{why}: {consequence}")
 
     @property
     def superseded(self) -> bool:
@@ -123,7 +142,18 @@ class Membership:
 
     def set_directives(self, preferred: PreferredRevision, target: RebalanceTarget | None) -> None:
         """Record what the operator tells the nodes, as this one has just read it."""
+        before = self._preferred_revision
         self._preferred_revision = preferred
+        if (superseded := self.superseded) != self._was_superseded:
+            self._was_superseded = superseded
+            if superseded:
+                self.on_directive("rollout begins", f"nodes of the revision {preferred.name} take all new links")
+            else:
+                self.on_directive("rollout ends", f"the revision {before.name} is not preferred any more")
+        if target is not None and self._rebalance_target is None:
+            self.on_directive("rebalance begins", f"keep {target.keep} links and move the others")
+        elif target is None and self._rebalance_target is not None:
+            self.on_directive("rebalance ends", "")
         if target is None:
             self._target_since = float("inf")
         elif self._rebalance_target is None:

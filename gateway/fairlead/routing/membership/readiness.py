@@ -14,11 +14,14 @@ from fairlead.bus.inbox import Inbox
 from fairlead.fleet.directives.exclusion import SETTLE, Exclusion
 from fairlead.fleet.directives.rebalance_target import EnoughLinks
 from fairlead.hub.hub import Hub
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 
 
 class Readiness:
-    def __init__(self, hub: Hub, inbox: Inbox, membership: Membership) -> None:
+    def __init__(self, hub: Hub, inbox: Inbox, membership: Membership, fleet: FleetStore) -> None:
+        self._store = fleet.store
+        self._memory = fleet.memory
         self._hub = hub
         self._inbox = inbox
         self._membership = membership
@@ -40,6 +43,16 @@ class Readiness:
             return problem
         exclusion = self.exclusion()
         return exclusion.reason if exclusion is not None else ""
+
+    def redis_problem(self) -> str:
+        """What is wrong with Redis, in words; "" if nothing is. A node is ready all the same: no other one would do
+        better."""
+        if self._membership.problem:
+            return self._membership.problem
+        away = [address for address, up in self._store.primaries().items() if not up]
+        if away:
+            return f"Redis at {', '.join(away)} does not answer: {self._store.last_error.message}"
+        return self._store.unconfirmed or self._memory.disk.problem or self._memory.problem
 
     def exclusion(self) -> Exclusion | None:
         """Why this node leaves new links to others although it can serve; None if it takes them, or cannot serve."""

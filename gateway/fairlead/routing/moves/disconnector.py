@@ -14,7 +14,7 @@ import asyncio
 import json
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
@@ -62,6 +62,10 @@ class Disconnector:
         self._total = self._closed = self._undecided = 0
         self._reported: DisconnectReport | None = None
         self._report_at = 0.0
+        self._told_end = True
+        self.on_directive: Callable[[str, str, int, str], None] = lambda _what, _detail, _links, _selector: None
+        """Told that a directive begins or has ended here, its name and reason, how many links it concerns, and its
+        selector; set by the node."""
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -75,6 +79,7 @@ class Disconnector:
                 if self._wanted is not None and self._holds and loop.time() >= wait_until:
                     wait_until = loop.time() + await self._step(self._wanted)
                 await self._report()
+                self._tell_end()
             except BusUnavailable as e:
                 logger.debug("no links are disconnected: %s", e)
             except Exception:
@@ -85,6 +90,7 @@ class Disconnector:
         self._holds = until > self._membership.now()
         if operation == self._operation:
             return
+        self._tell_end(superseded=True)
         wanted = await self._directives.read(operation) if operation else None
         self._operation, self._wanted, self._left = operation, wanted, deque()
         self._closed = self._undecided = 0
@@ -92,6 +98,17 @@ class Disconnector:
             named = (self._hub.get(agent) for agent in wanted.agents)
             self._left.extend((one for one in named if one is not None) if wanted.agents else self._hub)
         self._total, self._reported = len(self._left), None
+        if wanted is not None and self._total and self._holds:
+            self._told_end = False
+            self.on_directive("disconnect begins", _described(wanted), self._total, wanted.selector)
+
+    def _tell_end(self, *, superseded: bool = False) -> None:
+        """Tell how many links were closed, once all were examined or no more are, unless that was told before."""
+        wanted = self._wanted
+        if self._told_end or wanted is None or (self._left and self._holds and not superseded):
+            return
+        self._told_end = True
+        self.on_directive("disconnect ends", _described(wanted), self._closed, wanted.selector)
 
     async def _step(self, wanted: Disconnect) -> float:
         """Examine some links and close those that match. Returns the seconds to wait before the next step."""
@@ -150,6 +167,11 @@ class Disconnector:
         if progress != self._reported:
             await self._directives.report(self._operation, self._membership.lease, progress)
             self._reported, self._report_at = progress, now + REPORT_PERIOD
+
+
+def _described(wanted: Disconnect) -> str:
+    agents = f", {len(wanted.agents)} named agents" if wanted.agents else ""
+    return f"{wanted.operation[:128]}{agents}" + (f": {wanted.reason[:256]}" if wanted.reason else "")
 
 
 def _matches(wanted: Disconnect, row: AgentRow) -> bool | None:

@@ -17,9 +17,10 @@ from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.moves.drain import NodeDrain
+from fairlead.routing.moves.expiring_links import ExpiringLinks
 from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.backlog import Priority
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.store import Store
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 
@@ -63,7 +64,7 @@ def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Coll
     metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
 
 
-def watch_redis(metrics: Metrics, store: Pipeliner, memory: StoreMemory, inbox: Inbox) -> None:
+def watch_redis(metrics: Metrics, store: Store, memory: StoreMemory, inbox: Inbox, membership: Membership) -> None:
     metrics.add_gauge("fairlead_redis_memory_bytes", "Memory that Redis uses", lambda: memory.used)
     metrics.add_gauge(
         "fairlead_redis_memory_limit_bytes", "Memory that Redis may use, 0 for no limit", lambda: memory.limit
@@ -71,7 +72,30 @@ def watch_redis(metrics: Metrics, store: Pipeliner, memory: StoreMemory, inbox: 
     metrics.add_counter(
         "fairlead_store_full_total", "Commands refused because Redis had too little memory", lambda: memory.refused
     )
-    metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
+    metrics.add_gauge(
+        "fairlead_redis_disk_failing",
+        "1 while Redis cannot write to its disk, or cannot rewrite its append-only file",
+        lambda: float(bool(memory.disk.problem)),
+    )
+    metrics.add_gauge(
+        "fairlead_redis_unconfirmed",
+        "1 while replicas, or the disk, do not confirm what Redis stores, as the setting durability demands",
+        lambda: float(bool(store.unconfirmed)),
+    )
+    metrics.add_counter(
+        "fairlead_redis_confirmations_total",
+        "Times that replicas, or the disk, confirmed answers of Redis",
+        lambda: store.confirmations[0],
+    )
+    metrics.add_gauge(
+        "fairlead_redis_up",
+        "1 while Redis answers, with all primaries of a Cluster, and takes this node's heartbeats",
+        lambda: float(store.available and not store.partly_away and not membership.problem),
+    )
+    metrics.add_varying_gauge(
+        "fairlead_redis_primary_up", "1 while this primary of Redis answers", "primary",
+        lambda: {address: float(up) for address, up in store.primaries().items()},
+    )  # fmt: skip
     metrics.add_labelled_gauge(
         "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
         {priority.label: partial(store.waiting, priority) for priority in Priority},
@@ -117,3 +141,23 @@ def watch_tracing(metrics: Metrics, tracing: Tracing) -> None:
         metrics.add_gauge("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(exporter))
     metrics.add_counter("fairlead_spans_exported_total", "Spans that the collector accepted", lambda: tracing.exported)
     metrics.add_counter("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)
+
+
+def watch_identity(
+    metrics: Metrics, expiring: ExpiringLinks, untrusted: Callable[[], int], refused: Callable[[], int]
+) -> None:
+    """Links that end with a certificate or JWT, and links that were refused or are not trusted any more."""
+    metrics.add_counter(
+        "fairlead_untrusted_links_total",
+        "Links closed because their client certificate was revoked, or its authority or their tenant was removed",
+        untrusted,
+    )
+    metrics.add_gauge(
+        "fairlead_expiring_links", "Links that end with the certificate or JWT that has opened them", expiring.__len__
+    )
+    metrics.add_counter(
+        "fairlead_expired_links_total",
+        "Links closed because the certificate or JWT that had opened them was not replaced in time",
+        lambda: expiring.closed,
+    )
+    metrics.add_counter("fairlead_refused_links_total", "Links closed because of their agent's identity", refused)

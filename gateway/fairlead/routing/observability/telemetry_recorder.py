@@ -7,6 +7,7 @@ waits for nothing. With traces off, a command costs its timestamps and some coun
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
 from fairlead.hub.session import Session
 from fairlead.routing.membership.membership import Membership
@@ -31,6 +32,9 @@ class TelemetryRecorder:
         self.tracing = tracing
         self.message_counters = metrics.message_counters
         self.traffic = TrafficCounter()
+        self.on_command_end: Callable[[str, str, str, str], None] | None = None
+        """Told of each command that has ended here, its agent, its final state and the code of its error: the audit log
+        records it."""
         self._metrics = metrics
         self._membership = membership
         self._log_aggregator = LogAggregator(logger)
@@ -84,8 +88,11 @@ class TelemetryRecorder:
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
-    def link_closed(self, session: Session, now: float, code: int, reason: str, by_gateway: bool) -> None:
-        """Record that a link is over. `now` is the event loop's time."""
+    def link_closed(
+        self, session: Session, now: float, code: int, reason: str, by_gateway: bool
+    ) -> Mapping[str, CommandTiming]:
+        """Record that a link is over. `now` is the event loop's time. Returns the commands that have not ended on
+        it."""
         begin, tracing, known = wall_ns(), self.tracing, session.identity
         seconds = now - known.welcomed_at if known.welcomed_at else 0.0
         by = "gateway" if by_gateway else "agent"
@@ -101,7 +108,7 @@ class TelemetryRecorder:
             )  # fmt: skip
         interrupted = session.stop_timings()
         if not tracing.on or not known.welcomed_at:
-            return
+            return interrupted
         for command, timing in interrupted.items():
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
@@ -121,6 +128,7 @@ class TelemetryRecorder:
                     facts[f"fairlead.rtt_{name}_ms"] = round(rtt * 1000, 3)
             error = "" if was_orderly(code) else str(code)
             tracing.put([spans.close_span(begin, wall_ns(), session.agent, known.sid, facts, error)])
+        return interrupted
 
     def _count_close(self, code: int, by: str) -> None:
         # An agent may send any code: all codes without a meaning share one label value.
@@ -180,6 +188,8 @@ class TelemetryRecorder:
         self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str
     ) -> TraceContext | None:
         """Record that a command has reached its final state on this node. Returns its trace context if it is kept."""
+        if self.on_command_end is not None:
+            self.on_command_end(command, agent, state, code)
         tracing, failed = self.tracing, state in FAILED_STATES
         context: TraceContext | None = None
         if tracing.on and origin is not None:

@@ -1,4 +1,4 @@
-"""Finds the worst links of the fleet: each node ranks its own links, and the node that was asked merges the answers.
+"""Finds the worst links of a tenant: each node ranks its own links, and the node that was asked merges the answers.
 
 The API calls it for people who look for a problem. The request is a doorbell to every live node; the answers, of a
 bounded number of links each, stay in Redis for some seconds. No list of all agents is ever made, and nothing is kept up
@@ -25,6 +25,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.link_stats import MEASURES, LinkStats, link_stats, score
+from fairlead.tenant import tenant_of
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +61,13 @@ class WorstLinks:
         self._followers = followers
         self._membership = membership
         self._fresh_until: dict[str, float] = {}
-        """The event loop's time until which the last answer of this node is reused, by measure."""
+        """The event loop's time until which the last answer of this node is reused, by measure and tenant."""
         self._askers: dict[str, set[str]] = {}
-        """The leases that wait for a pass that is under way, by measure."""
+        """The leases that wait for a pass that is under way, by measure and tenant."""
 
-    async def find(self, measure: str, limit: int) -> tuple[list[WorstLink], list[str]]:
-        """The worst links of the fleet, the worst one first, and the nodes that did not answer in time."""
-        now = self._membership.now()
+    async def find(self, tenant: str, by: str, limit: int) -> tuple[list[WorstLink], list[str]]:
+        """The worst links of a tenant, the worst one first, and the nodes that did not answer in time."""
+        now, measure = self._membership.now(), f"{by} {tenant}" if tenant else by
         alive = [row for row in self._membership.table.rows() if row.alive(now)]
         answers = await asyncio.gather(*(self._ask(row.lease, measure) for row in alive))
         missing = [row.node for row, answer in zip(alive, answers, strict=True) if answer is None]
@@ -91,7 +92,7 @@ class WorstLinks:
 
     async def answer(self, asker: str, measure: str) -> None:
         """Write the worst links of this node to Redis, then ring everybody who asked."""
-        if measure not in MEASURES:
+        if measure.partition(" ")[0] not in MEASURES:
             return  # a measure of a newer version
         if (askers := self._askers.get(measure)) is not None:
             askers.add(asker)
@@ -112,10 +113,11 @@ class WorstLinks:
             self._inbox.ring(one, (WorstLinksWritten(lease, measure),))
 
     async def _rank(self, measure: str) -> list[tuple[float, LinkStats]]:
+        by, _, tenant = measure.partition(" ")
         worst: list[tuple[float, Session]] = []
-        sessions = list(self._hub)
+        sessions = [session for session in self._hub if tenant_of(session.agent) == tenant]
         for start in range(0, len(sessions), SLICE):
-            scored = [(score(s, measure), s) for s in sessions[start : start + SLICE] if s.ready]
+            scored = [(score(s, by), s) for s in sessions[start : start + SLICE] if s.ready]
             worst = heapq.nlargest(MAX_LINKS, [*worst, *scored], key=lambda one: one[0])
             await asyncio.sleep(0)
         return [(value, link_stats(session)) for value, session in worst if session.ready]

@@ -21,12 +21,15 @@ from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.dispatch import Dispatcher
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.runs.late_agents import Joining, LateAgents
 from fairlead.routing.runs.run_plan import RunPlan
+from fairlead.routing.runs.run_signatures import RunSignatures
 from fairlead.routing.runs.target_commands import TargetCommands, TargetEnd, command_of
 from fairlead.routing.runs.target_followers import TargetFollower, TargetFollowers
 from fairlead.routing.store_memory import MemoryLevel, StoreMemory
+from fairlead.routing.tenant_limits import TenantLimits
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ OUTAGE: Final = 30.0
 class RunServices:
     """What all drivers of a node use."""
 
-    store: Pipeliner
+    store: Store
     runs: Runs
     commands: TargetCommands
     dispatch: Dispatcher
@@ -56,6 +59,8 @@ class RunServices:
     membership: Membership
     memory: StoreMemory
     inbox: Inbox
+    tenants: TenantLimits
+    late: LateAgents
 
 
 def wish_topic(run: str) -> str:
@@ -76,6 +81,8 @@ class RunDriver:
         self.ended = False
         """Whether a step is stored after which nothing is left to do."""
         self._ring_due: tuple[str, ...] = ()
+        self._signatures: RunSignatures | None = None
+        self._joining: Joining | None = None
         self._starts: set[asyncio.Task[None]] = set()
         self._clock = asyncio.get_running_loop().time
         self._bell = Follower(asyncio.get_running_loop())
@@ -88,11 +95,15 @@ class RunDriver:
 
     async def drive(self) -> None:
         """Drive the run until it has ended, or another node has it."""
-        self._follow(self._plan.in_flight_targets(), valid=0)
+        if self._run.terms.signature:
+            self._signatures = await asyncio.to_thread(RunSignatures, self._run)
+        self._follow(self._plan.in_flight_targets() + self._plan.queued_targets(), valid=0)
         if self._plan.state is RunState.CANCELLED:
             await self._cancel_under_way()
         self._targets.look(everywhere=True)
         self._services.followers.add(wish_topic(self._run.id), self)
+        if self._plan.open:
+            self._joining = Joining(self._services.late, self._run.terms, self._run.agents, self._bell.notify)
         try:
             while await self._turn():
                 await self._wait()
@@ -100,6 +111,8 @@ class RunDriver:
             self._services.followers.leave(wish_topic(self._run.id), self)
             for start in self._starts:
                 start.cancel()
+            if self._joining is not None:
+                self._joining.close()
             self._targets.close()
 
     def tell_end(self, end: TargetEnded) -> None:
@@ -117,7 +130,8 @@ class RunDriver:
         self._look()
         await self._read_news()
         self._obey()
-        started = self._plan.start(STARTS) if self._may_start() else []
+        self._join()
+        started = self._plan.start(min(STARTS, self._spread_room())) if self._may_start() else []
         if not await self._store():
             return False
         if started:
@@ -139,11 +153,20 @@ class RunDriver:
         if plan.state is not RunState.RUNNING or not plan.counts[RunTargetState.WAITING]:
             return False
         full = self._services.memory.level is MemoryLevel.FULL
-        return not full and plan.in_flight < plan.width and len(self._starts) < STARTING
+        return not full and plan.room > 0 and self._spread_room() > 0 and len(self._starts) < STARTING
+
+    def _spread_room(self) -> int:
+        """How many more targets may have started by now, if their starts are spread over some time."""
+        terms, targets = self._run.terms, len(self._run.agents)
+        passed = self._services.membership.now() - terms.created
+        if passed >= terms.spread:
+            return targets
+        begun = targets - self._plan.counts[RunTargetState.WAITING]
+        return 1 + targets * max(0, passed) // terms.spread - begun
 
     def _follow(self, targets: list[int], valid: int) -> list[TargetFollower]:
         run, follow = self._run, self._targets.follow
-        return [follow(index, command_of(run.id, run.terms.created, run.agents[index]), valid) for index in targets]
+        return [follow(index, command_of(run.id, run.terms, run.agents[index]), valid) for index in targets]
 
     def _spawn_start(self, targets: list[TargetFollower]) -> None:
         task = asyncio.create_task(self._start(targets))
@@ -159,11 +182,13 @@ class RunDriver:
     async def _start(self, targets: list[TargetFollower]) -> None:
         run = self._run
         wanted = [(target.command, run.agents[target.index]) for target in targets]
-        in_doubt, refused = await self._services.commands.start(run.terms, run.payload, wanted, targets[0].valid)
+        started = await self._services.commands.start(run, self._signatures, wanted, targets[0].valid)
         for target in targets:
-            target.known = target.command not in in_doubt
-            if target.command in refused and target.command in self._targets:
-                self._end(target, RunTargetState.FAILED, refused[target.command], "")
+            target.known = target.command not in started.in_doubt
+            if target.command in started.refused and target.command in self._targets:
+                self._end(target, RunTargetState.FAILED, started.refused[target.command], "")
+            elif target.command in started.queued:
+                self._plan.queue(target.index)
 
     def _look(self) -> None:
         if (now := self._clock()) - self._looked >= LOOK:
@@ -175,14 +200,15 @@ class RunDriver:
         told, news = self._targets.take_news(READS)
         for target in told:
             assert target.end is not None
-            self._end(target, state_of_command(TargetState(target.end.state)), target.end.code, target.end.digest)
+            said = target.end
+            self._end(target, state_of_command(TargetState(said.state)), said.code, said.digest, said.exit or "")
         ends = await self._services.commands.read_ends([target.command for target in news])
         again: list[TargetFollower] = []
         for target, end in zip(news, ends, strict=True):
             if target.command not in self._targets:
                 continue  # it was refused while this was read
             if isinstance(end, TargetEnd):
-                self._end(target, state_of_command(end.state), end.code, end.digest)
+                self._end(target, state_of_command(end.state), end.code, end.digest, end.exit)
             elif end is None:
                 again += self._missing(target)
             elif end is False:
@@ -207,11 +233,19 @@ class RunDriver:
                 return [target]
         return []
 
-    def _end(self, target: TargetFollower, state: RunTargetState, code: str, digest: str) -> None:
+    def _end(self, target: TargetFollower, state: RunTargetState, code: str, digest: str, exit: str = "") -> None:
+        if exit and state is RunTargetState.OK and self._run.terms.fail_on_exit:
+            state, code = RunTargetState.FAILED, exit
         if state is RunTargetState.OFFLINE and self._run.terms.skips_offline:
             state = RunTargetState.SKIPPED
         self._targets.drop(target)
         self.ended_targets += self._plan.end(target.index, state, code, digest)
+
+    def _join(self) -> None:
+        """Have the agents that were found since the last turn as targets, too."""
+        if self._joining is not None and self._plan.open and (joined := self._joining.take()):
+            self._run.agents.extend(joined)
+            self._plan.join(len(joined))
 
     def _obey(self) -> None:
         """Do what callers have asked for, and what the time asks for."""
@@ -261,7 +295,7 @@ class RunDriver:
         kept = services.commands.retention_ms
         while True:
             try:
-                return await services.runs.step(self._run.id, self._run.gen, self._seq, kept, step)
+                return await services.runs.step(self._run.id, self._run.gen, self._seq, kept, step, self._run.agents)
             except BusUnavailable:
                 await wait_for_redis(services.store, OUTAGE)
 
@@ -289,6 +323,7 @@ class RunDriver:
 
     async def _close(self) -> None:
         try:
+            self._services.tenants.run_ended(self._run.terms.tenant, self._run.id)
             await self._services.runs.close(self._run.id)
         except BusUnavailable:
             pass  # whoever finds it in the index sees that it has ended

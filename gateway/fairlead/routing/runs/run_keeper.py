@@ -119,7 +119,8 @@ class RunKeeper:
         owned = OwnedRun(run, row.terms, payload, agents, taken.gen, taken.until, row.seq, stale)
         self._taken_over += 1
         logger.info("took over run %s with %d targets from %s", run, row.targets, row.owner)
-        self.begin(owned, RunPlan(row.terms.pace, states, row.state, row.reason, groups))
+        plan = RunPlan(row.terms.pace, states, row.state, row.reason, groups, late=row.terms.late)
+        self.begin(owned, plan)
 
     async def _give_up(self) -> None:
         drivers = list(self._drivers.values())

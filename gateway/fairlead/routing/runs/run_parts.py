@@ -9,6 +9,7 @@ from fairlead.routing.commands.dispatch import Dispatcher
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.runs.late_agents import LateAgents
 from fairlead.routing.runs.run_driver import RunServices
 from fairlead.routing.runs.run_keeper import RunKeeper
 from fairlead.routing.runs.run_results import RunResults
@@ -31,10 +32,13 @@ class RunParts:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        runs, retention_ms = Runs(fleet.store), dispatch.retention_ms
-        commands = TargetCommands(fleet, inbox, completion, membership, metrics, tracing, retention_ms)
-        services = RunServices(fleet.store, runs, commands, dispatch, followers, membership, fleet.memory, inbox)
+        runs, retention = Runs(fleet.store), dispatch.retention
+        commands = TargetCommands(fleet, inbox, completion, membership, metrics, tracing, retention)
+        self.selection = AgentSelection(fleet.directory, fleet.columns)
+        self.late = LateAgents(self.selection, membership)
+        services = RunServices(
+            fleet.store, runs, commands, dispatch, followers, membership, fleet.memory, inbox, fleet.tenants, self.late
+        )
         self.keeper = RunKeeper(services, metrics)
-        self.service = RunService(runs, fleet.records, self.keeper, inbox, membership, fleet.memory, retention_ms)
+        self.service = RunService(runs, fleet, self.keeper, inbox, membership, retention.default_ms)
         self.results = RunResults(fleet, runs, followers, membership)
-        self.selection = AgentSelection(fleet.directory)

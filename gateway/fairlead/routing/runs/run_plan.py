@@ -7,6 +7,7 @@ one would have.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Final
 
 from fairlead.fleet.runs.run_record import (
@@ -28,6 +29,8 @@ CODES: Final = 2 * GROUPS
 FIRST: Final = 3
 """Targets that a group names."""
 WAITING, STARTED = LETTERS[RunTargetState.WAITING], LETTERS[RunTargetState.STARTED]
+QUEUED = LETTERS[RunTargetState.QUEUED]
+_NEVER_RUN = (RunTargetState.SKIPPED, RunTargetState.NOT_STARTED)
 
 
 class RunPlan:
@@ -38,8 +41,10 @@ class RunPlan:
         state: RunState = RunState.RUNNING,
         reason: str = "",
         groups: list[RunGroup] | None = None,
+        *,
+        late: bool = False,
     ) -> None:
-        """`states` has the letter of each target's state."""
+        """`states` has the letter of each target's state. With `late`, further targets join until `expire`."""
         self.pace = pace
         self.state = state
         self.reason = reason
@@ -48,25 +53,34 @@ class RunPlan:
         self.counts = {state: states.count(letter) for letter, state in STATES.items()}
         self._groups = {(group.state, group.code, group.digest): group for group in groups or []}
         self._started: list[int] = []
+        self._queued: list[int] = []
         self._ends: list[RunEnd] = []
         self._changed_groups: dict[tuple[RunTargetState, str, str], RunGroup] = {}
+        self._joined = 0
+        self._late = late
+        self._open = late and not state.stopped
         self._drops_waiting = False
         self._changed = False
 
     @property
+    def open(self) -> bool:
+        """Whether further targets may join."""
+        return self._open
+
+    @property
     def ended(self) -> bool:
-        """Whether every target is in a terminal state."""
-        return not self.counts[RunTargetState.WAITING] and not self.in_flight
+        """Whether every target is in a terminal state, and no other joins."""
+        return not self._open and not any(self.counts[state] for state in RunTargetState if not state.over)
 
     @property
     def in_flight(self) -> int:
+        """Targets that hold a place. Those that are queued hold none, as nobody knows when their agents come back."""
         return self.counts[RunTargetState.STARTED]
 
     @property
     def finished(self) -> int:
         """Targets that have ended after they were started, without those that were skipped."""
-        idle = (RunTargetState.WAITING, RunTargetState.STARTED, RunTargetState.SKIPPED, RunTargetState.NOT_STARTED)
-        return len(self._states) - sum(self.counts[state] for state in idle)
+        return sum(count for state, count in self.counts.items() if state.over and state not in _NEVER_RUN)
 
     @property
     def failures(self) -> int:
@@ -84,17 +98,38 @@ class RunPlan:
         rounds = ((finished - pace.canary) // pace.ramp + 1).bit_length() - 1
         return min(pace.concurrency, pace.ramp << min(rounds, 32))
 
+    @property
+    def room(self) -> int:
+        """How many targets may start now."""
+        waiting = self.counts[RunTargetState.WAITING]
+        # Targets start in order, so all that have ended, or are queued, are of this batch or of those before it.
+        over = len(self._states) - waiting - self.in_flight
+        at = bisect_right(self.pace.batches, over)
+        batch_ends = self.pace.batches[at] if at < len(self.pace.batches) else len(self._states)
+        return min(self.width - self.in_flight, waiting, batch_ends - over - self.in_flight)
+
     def state_of(self, target: int) -> RunTargetState:
         return STATES[self._states[target]]
 
     def in_flight_targets(self) -> list[int]:
         return [target for target, letter in enumerate(self._states) if letter == STARTED]
 
+    def queued_targets(self) -> list[int]:
+        return [target for target, letter in enumerate(self._states) if letter == QUEUED]
+
+    def join(self, count: int) -> None:
+        """So many further targets wait, behind all others."""
+        if self._open and count:
+            self._states += bytes((WAITING,)) * count
+            self.counts[RunTargetState.WAITING] += count
+            self._joined += count
+            self._changed = True
+
     def start(self, most: int) -> list[int]:
         """Start up to `most` targets, as many as the pace allows now; returns them."""
         if self.state is not RunState.RUNNING:
             return []
-        room = min(most, self.width - self.in_flight, self.counts[RunTargetState.WAITING])
+        room = min(most, self.room)
         started: list[int] = []
         while len(started) < room:
             target = self._states.find(WAITING, self._next)
@@ -105,9 +140,16 @@ class RunPlan:
         self._changed |= bool(started)
         return started
 
+    def queue(self, target: int) -> None:
+        """A target that was started waits for its agent to come back."""
+        if self._states[target] == STARTED:
+            self._set(target, RunTargetState.QUEUED)
+            self._queued.append(target)
+            self._changed = True
+
     def end(self, target: int, state: RunTargetState, code: str = "", digest: str = "") -> bool:
         """A target that was started has ended. Returns False if it had ended before."""
-        if not state.over or self._states[target] != STARTED:
+        if not state.over or self._states[target] not in (STARTED, QUEUED):
             return False
         was_canary = self.finished < self.pace.canary
         self._set(target, state)
@@ -135,7 +177,11 @@ class RunPlan:
 
     def expire(self) -> None:
         """Start nothing more, for the time of the whole run is over."""
-        if not self.ended and not self.state.stopped:
+        if self._late and not self.counts[RunTargetState.WAITING]:
+            if self._open:  # nothing is left undone, and nobody joins any more
+                self._open, self._changed = False, True
+                self._finish()
+        elif not self.ended and not self.state.stopped:
             self._stop(RunState.EXPIRED, "the deadline of the whole run has passed")
             self._finish()
 
@@ -144,7 +190,8 @@ class RunPlan:
         if not self._changed and not done_wish:
             return None
         step = self.renewal(done_wish)
-        self._started, self._ends, self._changed_groups = [], [], {}
+        self._started, self._queued, self._ends, self._changed_groups = [], [], [], {}
+        self._joined = 0
         self._drops_waiting = self._changed = False
         return step
 
@@ -154,8 +201,8 @@ class RunPlan:
         counts = {state: count for state, count in self.counts.items() if count}
         groups = [RunGroup(*key, one.count, list(one.first)) for key, one in self._changed_groups.items()]
         return RunStep(
-            tuple(self._started), tuple(self._ends), groups, self.state, counts, self.reason,
-            self._drops_waiting, self.ended, done_wish,
+            self._joined, tuple(self._started), tuple(self._queued), tuple(self._ends), groups, self.state, counts,
+            self.reason, self._drops_waiting, self.ended, done_wish,
         )  # fmt: skip
 
     def _set(self, target: int, state: RunTargetState) -> None:
@@ -169,6 +216,7 @@ class RunPlan:
 
     def _stop(self, state: RunState, reason: str) -> None:
         self.state, self.reason, self._changed = state, reason, True
+        self._open = False
         if waiting := self.counts[RunTargetState.WAITING]:
             self.counts[RunTargetState.WAITING] = 0
             self.counts[RunTargetState.NOT_STARTED] += waiting

@@ -1,4 +1,4 @@
-"""Reads the ends of a run from any offset, on any node, with what each target returned.
+"""Reads runs: lists them, and reads the ends of one from any offset, on any node, with what each target returned.
 
 Called by the API. A doorbell tells a reader that there are more; without one it reads again after a while. What a
 target has returned is read from the record of its command, so a run stores nothing twice.
@@ -6,7 +6,7 @@ target has returned is read from the record of its command, so a run stores noth
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -22,12 +22,19 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.target_commands import command_of
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import AnswerOrError, map_bounded
+from fairlead.wire.ids import uuid7_ms
 
 OUTPUT_BYTES: Final = 64 << 10
 """Output of one target that the stream of its run has. The command has the rest."""
 AT_ONCE: Final = 32
 """Records that are read at once: most fit into 2 MiB together."""
 POLL_INTERVAL: Final = 2.0
+LISTED: Final = 100
+"""Runs that are read from Redis at once."""
+SCANNED: Final = 500
+"""Runs that are read for one page, at some 60 µs each. A caller who sees few of them asks for many pages, and others
+have their turn between two of them."""
+UNWRITTEN_MS: Final = 60_000
 READERS: Final = 100
 """Readers on one node. Each may have AT_ONCE outputs on its way."""
 OUTAGE: Final = 30.0
@@ -36,7 +43,8 @@ BLOBS: Final = 4
 
 
 class TargetResult(msgspec.Struct, frozen=True):
-    """How one target ended. `record` and `output` are None and empty if its command has no record any more."""
+    """How one target ended. `record` and `output` are None and empty if its command has no record any more. `dropped`
+    says that its output was dropped after the end, to make room."""
 
     offset: int
     agent: str
@@ -45,6 +53,7 @@ class TargetResult(msgspec.Struct, frozen=True):
     record: CommandRecord | None
     output: list[Result]
     truncated: bool
+    dropped: bool = False
 
 
 class RunUpdate(msgspec.Struct, frozen=True):
@@ -67,12 +76,34 @@ class RunResults:
         self._membership = membership
         self._readers = 0
 
-    async def look_up(self, run: str) -> RunRow:
-        """Raises CommandUnknown if there is no such run."""
+    async def look_up(self, run: str, tenant: str) -> RunRow:
+        """Raises CommandUnknown if the tenant has no such run."""
         row = await self._runs.read(run)
-        if row is None:
+        if row is None or row.terms.tenant != tenant:
             raise unknown_run(run)
         return row
+
+    async def list_runs(
+        self, tenant: str, before: str, most: int, shown: Callable[[RunRow], bool]
+    ) -> tuple[list[RunRow], str | None]:
+        """Up to `most` runs of a tenant that were posted before the run `before`, the newest first: those for which
+        `shown` holds among the next SCANNED; and the value of `before` for the next ones, None if there are none."""
+        rows: list[RunRow] = []
+        scanned = 0
+        while names := await self._runs.recent(tenant, before, LISTED):
+            found = [pair async for pair in map_bounded(self._runs.read, names, LISTED)]
+            now = self._membership.now()
+            # A run is written after its name in the index.
+            gone = [name for name, row in found if row is None and now - uuid7_ms(name) > UNWRITTEN_MS]
+            if gone:
+                self._runs.forget_recent(tenant, gone)
+            rows += [row for _, row in found if row is not None and row.terms.tenant == tenant and shown(row)]
+            if len(rows) > most:
+                return rows[:most], rows[most - 1].id
+            before, scanned = names[-1], scanned + len(names)
+            if scanned >= SCANNED:
+                return rows, before
+        return rows, None
 
     async def check(self, run: str, offset: int) -> None:
         """Raise what `read` would raise at once, before any of the response is sent; and NodeBusy if this node has as
@@ -124,7 +155,7 @@ class RunResults:
         self, row: RunRow, agents: _Agents, offset: int, ends: list[RunEnd], with_output: bool
     ) -> list[TargetResult]:
         names = [await agents.find(end.index) for end in ends]
-        commands = [command_of(row.id, row.terms.created, name) for name in names]
+        commands = [command_of(row.id, row.terms, name) for name in names]
 
         if not with_output:
             return [
@@ -141,11 +172,14 @@ class RunResults:
                 raise page
             output: list[Result] = []
             record, truncated = None, False
-            if isinstance(page, ResultPage):
+            dropped = isinstance(page, OutOfRange) and page.dropped_at > 0
+            if dropped:
+                record = await self._records.look_up(command)
+            elif isinstance(page, ResultPage):
                 output, truncated = _beginning(page.results)
                 record = page.ended or await self._records.look_up(command)
                 truncated = truncated or page.ended is None
-            results.append(TargetResult(offset + at, names[at], command, ends[at], record, output, truncated))
+            results.append(TargetResult(offset + at, names[at], command, ends[at], record, output, truncated, dropped))
             at += 1
         return results
 
@@ -161,8 +195,8 @@ class _Agents:
     async def find(self, index: int) -> str:
         number, place = divmod(index, AGENTS_A_BLOB)
         part = self._parts.get(number)
-        if part is None:
-            if len(self._parts) >= BLOBS:
+        if part is None or place >= len(part):  # agents may have joined since
+            if part is None and len(self._parts) >= BLOBS:
                 del self._parts[next(iter(self._parts))]
             part = self._parts[number] = await self._runs.some_agents(self._run, number)
         if place >= len(part):

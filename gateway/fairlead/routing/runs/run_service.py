@@ -1,4 +1,4 @@
-"""What callers ask of runs: begin one, look at one, pause, resume and cancel it.
+"""What callers ask of runs: begin one, try its targets again, look at one, pause, resume and cancel it.
 
 Called by the API, on any node. What is asked is left in Redis for the run's owner, which is rung; without the doorbell
 it finds the wish with its next step.
@@ -7,25 +7,33 @@ it finds the wish with its next step.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 import msgspec
 
 from fairlead.bus.doorbell import ResultsAdded
 from fairlead.bus.inbox import Inbox
-from fairlead.errors import BusUnavailable, IdempotencyConflict, NotAnswered, OutcomeUnknown
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.runs.run_record import OwnedRun, RunGroup, RunRow, RunTerms
+from fairlead.errors import (
+    IdempotencyConflict,
+    InvalidRequest,
+    NotAnswered,
+    OutcomeUnknown,
+    RecordExpired,
+    RecordLost,
+)
+from fairlead.fleet.runs.keys import run_key
+from fairlead.fleet.runs.run_record import LETTERS, OwnedRun, RunGroup, RunRow, RunTargetState, RunTerms
 from fairlead.fleet.runs.runs import AGENTS_A_BLOB, Runs
+from fairlead.fleet.schema import idem_key
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.run_driver import wish_topic
 from fairlead.routing.runs.run_keeper import RunKeeper
 from fairlead.routing.runs.run_plan import RunPlan
 from fairlead.routing.runs.run_results import unknown_run
 from fairlead.routing.runs.target_commands import command_of
-from fairlead.routing.store_memory import StoreMemory
 from fairlead.routing.timeouts import POST_VALID_MS
-from fairlead.wire.ids import uuid7
+from fairlead.wire.ids import uuid7, uuid7_ms
 
 
 class NamedGroup(msgspec.Struct, frozen=True):
@@ -38,15 +46,16 @@ class NamedGroup(msgspec.Struct, frozen=True):
 
 class RunService:
     def __init__(
-        self, runs: Runs, records: Commands, keeper: RunKeeper, inbox: Inbox, membership: Membership,
-        memory: StoreMemory, retention_ms: int,
-    ) -> None:  # fmt: skip
+        self, runs: Runs, fleet: FleetStore, keeper: RunKeeper, inbox: Inbox, membership: Membership, retention_ms: int
+    ) -> None:
         self._runs = runs
-        self._records = records
+        self._records = fleet.records
         self._keeper = keeper
         self._inbox = inbox
         self._membership = membership
-        self._memory = memory
+        self._memory = fleet.memory
+        self._gate = fleet.gate
+        self._tenants = fleet.tenants
         self._retention_ms = retention_ms
 
     @property
@@ -55,27 +64,33 @@ class RunService:
         return self._membership.now()
 
     async def submit(
-        self, terms: RunTerms, payload: bytes, agents: Sequence[str], key_digest: str = "", body_digest: str = ""
+        self,
+        terms: RunTerms,
+        payload: bytes,
+        agents: Sequence[str],
+        key: tuple[str, str],
+        permit: Callable[[str], Awaitable[None]],
+        chosen: str = "",
     ) -> tuple[str, bool]:
-        """Begin a run here. Returns its id, and whether it was posted before under the same Idempotency-Key.
+        """Begin a run here. Returns its id, and whether it was posted before under the same Idempotency-Key or id.
+        `key` are the digests of that key, "" if there is none, and of the body, and `chosen` is the id of a signed run.
+        `permit` is awaited with the run's id before anything of the run is written, and may raise.
 
-        Raises IdempotencyConflict, Unavailable, StoreFull and BusUnavailable, after all of which nothing runs, and
-        OutcomeUnknown, after which some node may drive the run.
+        Raises IdempotencyConflict, RecordExpired, QuotaExceeded, Unavailable, StoreFull and BusUnavailable, after all
+        of which nothing runs, and OutcomeUnknown, after which some node may drive the run.
         """
         self._keeper.check_room()
         self._memory.check_command(len(payload))
-        if not self._membership.alive:
-            raise BusUnavailable(
-                "this node has had no heartbeat for too long: it does not know which agents are linked"
-            )
-        run = uuid7(self.now, random.randbytes(10))
-        if key_digest:
-            body, first = await self._records.remember(key_digest, body_digest, run)
-            if body != body_digest:
-                raise IdempotencyConflict(
-                    "this Idempotency-Key was used with another body: use a new key for a new run", id=first
-                )
-            run = first
+        self._membership.check_alive("it does not know which agents are linked")
+        run = chosen or uuid7(self.now, random.randbytes(10))
+        if chosen:
+            await self._gate.wait_settled_for(run_key(run))  # the post may repeat one that a failover has lost
+            await self._check_same(run, terms)
+        elif key[0]:
+            run = await self._bind(*key, run)
+        await permit(run)
+        concurrency = terms.pace.concurrency if terms.late else min(terms.pace.concurrency, len(agents))
+        await self._tenants.admit_run(terms.tenant, run, concurrency, terms.expires)
         life = terms.expires - terms.created + 2 * self._retention_ms
         valid = self.now + POST_VALID_MS
         try:
@@ -87,10 +102,68 @@ class RunService:
                 id=run,
             ) from e
         if taken is None:
+            await self._check_same(run, terms)
             return run, True
         owned = OwnedRun(run, terms, payload, list(agents), taken.gen, taken.until, 0)
-        self._keeper.begin(owned, RunPlan(terms.pace, bytearray(b"w" * len(agents))))
+        self._keeper.begin(owned, RunPlan(terms.pace, bytearray(b"w" * len(agents)), late=terms.late))
         return run, False
+
+    async def _bind(self, key_digest: str, body_digest: str, run: str) -> str:
+        """Bind the Idempotency-Key to `run`; returns the run to which it is bound. Raises IdempotencyConflict, and
+        RecordExpired."""
+        await self._gate.wait_settled_for(idem_key(key_digest))  # the post may repeat one that a failover has lost
+        body, first = await self._records.remember(key_digest, body_digest, run)
+        if body != body_digest:
+            raise IdempotencyConflict(
+                "this Idempotency-Key was used with another body: use a new key for a new run", id=first
+            )
+        if first != run:
+            await self._check_not_expired(first)
+        return first
+
+    async def _check_same(self, run: str, terms: RunTerms) -> None:
+        """Raises IdempotencyConflict if another run has the id of this signed one, and RecordExpired. An equal
+        signature of the same caller is the same run: it covers all that the agents check."""
+        if not terms.signature:
+            return
+        row = await self._runs.read(run)
+        if row is None:
+            await self._check_not_expired(run)
+        elif (row.terms.signature, row.terms.subject, row.terms.tenant) != (
+            terms.signature, terms.subject, terms.tenant,
+        ):  # fmt: skip
+            raise IdempotencyConflict(
+                f"run {run} was posted with another signature or by another caller: sign a new run under a new id",
+                id=run,
+            )
+
+    async def _check_not_expired(self, run: str) -> None:
+        """Raises RecordExpired for a run that was posted before, if it may have run and nothing of it is left: its
+        Idempotency-Key is remembered for longer. A run that was refused has never been written, and one that is too
+        young to have expired may begin now."""
+        if self.now - uuid7_ms(run) >= self._retention_ms and await self._runs.read(run) is None:
+            raise RecordExpired(
+                f"run {run}, posted under this Idempotency-Key or approval before, was kept for the retention time and "
+                "is gone, or was refused. It was not begun again: use a new key to do so, or ask for another approval",
+                id=run,
+            )
+
+    async def retried(self, row: RunRow, states: Collection[str]) -> tuple[bytes, list[str]]:
+        """The payload of a run, and its targets that ended in one of `states`. Raises InvalidRequest if there are none
+        or the run goes on, and RecordLost."""
+        if not row.ended:
+            raise InvalidRequest(
+                f"run {row.id} goes on: expected one that has ended (wait for its end, or cancel it)", field="run"
+            )
+        payload, agents = await self._runs.payload(row.id), await self._runs.agents(row.id)
+        letters = await self._runs.states(row.id)
+        if payload is None or len(agents) != row.targets or len(letters) != row.targets:
+            raise RecordLost(f"parts of run {row.id} are gone, because it has expired or Redis has lost data")
+        wanted = bytes(LETTERS[RunTargetState(state)] for state in states)
+        chosen = [agent for agent, letter in zip(agents, letters, strict=True) if letter in wanted]
+        if not chosen:
+            raise InvalidRequest(f"no target of run {row.id} ended as {' or '.join(states)}", field="states")
+        return payload, chosen
 
     async def groups(self, row: RunRow, most: int) -> list[NamedGroup]:
         """The largest `most` groups of the targets that have ended."""
@@ -103,7 +176,7 @@ class RunService:
                 if number not in parts:
                     parts[number] = await self._runs.some_agents(row.id, number)
                 agents += parts[number][place : place + 1]
-            commands = [command_of(row.id, row.terms.created, agent) for agent in agents]
+            commands = [command_of(row.id, row.terms, agent) for agent in agents]
             named.append(NamedGroup(group, agents, commands))
         return named
 

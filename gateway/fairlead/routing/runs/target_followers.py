@@ -36,7 +36,8 @@ class TargetFollower:
         self.all.note(self)
 
     def tell_end(self, end: TargetEnded) -> None:
-        self.end = end
+        if end.exit is not None:  # otherwise all that its program said has to be read
+            self.end = end
         self.all.note(self)
 
 

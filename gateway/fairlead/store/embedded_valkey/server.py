@@ -51,6 +51,8 @@ POLL = 0.02
 """Seconds between two checks of a server that is starting, which takes about 50 ms."""
 END_POLL = 0.2
 """Seconds between two checks whether the server process has ended."""
+SYNC_ALWAYS = ("--appendfsync", "always")
+"""Options with which every write is on the disk before it is answered."""
 SOCKET = "valkey.sock"
 """The server's Unix socket, in its folder."""
 

@@ -138,15 +138,24 @@ class FrameReader(ABC):
         """
         partial = self._partial
         if partial is None:
-            # The fast path for one whole short binary frame, which is nearly all of the traffic.
-            if len(data) > 5 and data[0] == 0x82:
+            # The fast path for one whole message that came alone, which is nearly all of the traffic.
+            if len(data) > 5 and 0x81 <= (first := data[0]) <= 0x82:
                 second = data[1]
+                size, start = second & 0x7F, 2
+                if size > 125:
+                    if size == 127 or not 126 <= (size := data[2] << 8 | data[3]) <= self.max_message:
+                        return self._read(data, most)
+                    start = 4
                 if self.MASKED:
-                    if len(data) == second - 122 and second < 0xFE:
-                        self.message_received(apply_mask(data[6:], data[2:6]))
+                    if second > 127 and len(data) == size + start + 4:
+                        payload = apply_mask(data[start + 4 :], data[start : start + 4])
+                        if first == 0x82:
+                            self.message_received(payload)
+                        else:
+                            self._complete(first, payload)
                         return 1
-                elif len(data) == second + 2 and second < 126:
-                    self.message_received(data[2:])
+                elif second < 127 and len(data) == size + start:
+                    self._complete(first, data[start:])
                     return 1
         elif partial is _ENDED:
             return 0

@@ -11,16 +11,25 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import pwd
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO
+from typing import IO, Any, TypedDict, Unpack
 
 from fairlead.agent.builtin.process.descendants import descendants, kill
 from fairlead.agent.errors import CommandError
 
 GRACE = 3.0
 """Seconds between the first signal and SIGKILL; the protocol gives 10 for all of it."""
+
+
+class MoreOptions(TypedDict, total=False):
+    """With a `user` the program runs as that user with its groups, which needs the right to change them. It inherits
+    the descriptors `pass_fds`."""
+
+    user: str | None
+    pass_fds: tuple[int, ...]
 
 
 class Program:
@@ -37,8 +46,13 @@ class Program:
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
         in_child: Callable[[], object] | None = None,
+        **more: Unpack[MoreOptions],
     ) -> None:
         """`executable`, if given, is the file to run, with argv[0] as its name. Raises CommandError `exec_failed`."""
+        identity: dict[str, Any] = {}
+        if (user := more.get("user")) is not None:
+            group = pwd.getpwnam(user).pw_gid
+            identity = {"user": user, "group": group, "extra_groups": os.getgrouplist(user, group)}
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -49,6 +63,8 @@ class Program:
                 cwd=cwd,
                 env=env,
                 bufsize=0,
+                pass_fds=more.get("pass_fds", ()),
+                **identity,
                 start_new_session=True,
                 preexec_fn=in_child,  # noqa: PLW1509  # only ever one system call made from C: see `shell`
             )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fairlead.app.api.operation import FLAG, KNOWN, TEXT, WHOLE_NUMBER, Operation, Param
+from fairlead.app.api.operation import FLAG, KNOWN, LATER, TEXT, WHOLE_NUMBER, Operation, Param
 from fairlead.app.api.runs import run_schemas
 from fairlead.authorization.policy import Verb
+from fairlead.fleet.runs.run_record import RunState
 
 RUN_OPERATIONS = (
     Operation(
@@ -12,9 +13,44 @@ RUN_OPERATIONS = (
         "Run a method on many agents: on those of a list, or on all that match a selector and that the caller may see "
         "and run the method on.",
         "The run is stored and begins.",
-        202, run_schemas.AcceptedRun, takes=run_schemas.NewRun, faults=(400, 409, 413, *KNOWN), needs=(Verb.RUN,),
+        202, run_schemas.AcceptedRun, takes=run_schemas.NewRun, faults=(400, 409, 410, 413, *KNOWN), needs=(Verb.RUN,),
         instead=run_schemas.DryRun,
         params=(
+            Param(
+                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
+                {**TEXT, "maxLength": 32},
+            ),
+            Param(
+                "Idempotency-Key", "A request that is repeated with the same key returns the first run.",
+                {**TEXT, "maxLength": 255}, "header",
+            ),
+            Param("traceparent", "W3C trace context. Invalid values are ignored.", TEXT, "header"),
+        ),
+    ),
+    Operation(
+        "get", "/v1/runs", "listRuns", "List the runs that the caller may see, the newest first, page by page.",
+        "One page of runs, with the cursor of the next page.",
+        200, run_schemas.RunList, faults=LATER, needs=(Verb.RUN, Verb.RESULTS),
+        params=(
+            Param("state", "Only runs in this state.", {**TEXT, "enum": [state.value for state in RunState]}),
+            Param(
+                "limit", "Maximum number of runs in the page.",
+                {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+            ),
+            Param("cursor", "The cursor of the page before.", TEXT),
+        ),
+    ),
+    Operation(
+        "post", "/v1/runs/{run}/retry", "retryRun",
+        "Run the method of a run again, with its payload and pace, on those of its targets that ended in some states.",
+        "The new run is stored and begins.",
+        202, run_schemas.AcceptedRun, takes=run_schemas.RetriedRun, faults=(400, 409, 410, 413, *KNOWN),
+        needs=(Verb.RUN,),
+        params=(
+            Param(
+                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
+                {**TEXT, "maxLength": 32},
+            ),
             Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first run.",
                 {**TEXT, "maxLength": 255}, "header",

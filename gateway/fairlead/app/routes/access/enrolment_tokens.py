@@ -22,7 +22,8 @@ from fairlead.app.routes.commands import flag
 from fairlead.authorization.policy import Verb
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest, PermissionDenied, Unavailable
-from fairlead.fleet.tokens.enrolment_tokens import TOKENS_LIMIT, StoredEnrolment
+from fairlead.fleet.tokens.enrolment_tokens import StoredEnrolment
+from fairlead.fleet.tokens.tenant_share import token_share
 from fairlead.identity.credential import LABELS_LIMIT, LEEWAY, LIFETIME_LIMIT
 from fairlead.identity.enrolment_token import (
     ID_BYTES,
@@ -33,7 +34,7 @@ from fairlead.identity.enrolment_token import (
     new_token,
 )
 from fairlead.node import Node
-from fairlead.wire.ids import check_agent_id
+from fairlead.tenant import local_id, tenant_of
 
 BODY_LIMIT = 8 << 10
 
@@ -50,7 +51,7 @@ class EnrolmentTokenRoutes:
         self._membership = node.membership
 
     async def list(self, request: Request) -> Response:
-        stored = await self._identity.tokens.all(self._membership.now())
+        stored = await self._identity.tokens.all(self._membership.now(), caller(request).tenant)
         shown = sorted((self._describe(one) for one in stored), key=lambda token: token.created, reverse=True)
         await self._auditor.allow(request, len(shown))
         return Response(_encode(access_schemas.EnrolmentTokenList(shown)), media_type="application/json")
@@ -74,6 +75,7 @@ class EnrolmentTokenRoutes:
             body.labels,
             body.rate,
             body.approval,
+            creator.tenant,
         )
         labels = "".join(f" {key}={value}" for key, value in body.labels.items())
         rate = f" at {token.rate}/m" if token.rate else ""
@@ -84,11 +86,13 @@ class EnrolmentTokenRoutes:
                 "this gateway enrols no agents: expected the setting issuer_key, the file of a private key that all "
                 "nodes share"
             )
-        if await self._identity.tokens.full():
+        share = token_share(len(self._authorizer.policy.all_tenants))
+        if await self._identity.tokens.full(token.tenant, share):
+            where = f" of the tenant {token.tenant}" if token.tenant else ""
             raise Unavailable(
-                f"there are {TOKENS_LIMIT} enrolment tokens, the maximum: revoke those that are not needed"
+                f"there are {share} enrolment tokens{where}, the maximum: revoke those that are not needed"
             )
-        await self._identity.tokens.add(id, _encode(token), expires)
+        await self._identity.tokens.add(id, _encode(token), expires, token.tenant)
         shown = msgspec.structs.asdict(self._describe(StoredEnrolment(_encode(token), 0)))
         answer = access_schemas.CreatedEnrolmentToken(**shown, token=text)
         return Response(_encode(answer), 201, {"cache-control": "no-store"}, media_type="application/json")
@@ -118,19 +122,22 @@ class EnrolmentTokenRoutes:
         if with_agents:
             self._auditor.note(request, detail=f"{id} with the keys of its agents")
         await self._auditor.allow(request)
-        known = with_agents and await self._revoke_agents(id)
-        await self._identity.pending.remove_token(id)
-        if not await self._identity.tokens.remove(id) and not known:
-            raise NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")
+        tenant = caller(request).tenant
+        if not await self._identity.tokens.belongs(id, tenant):
+            raise _unknown_token(id)
+        known = with_agents and await self._revoke_agents(id, tenant)
+        await self._identity.pending.remove_token(id, tenant)
+        if not await self._identity.tokens.remove(id, tenant) and not known:
+            raise _unknown_token(id)
         return Response(status_code=204)
 
-    async def _revoke_agents(self, id: str) -> bool:
+    async def _revoke_agents(self, id: str, tenant: str) -> bool:
         """Revoke every key that was enrolled with a token. An id that has another key by now keeps it. Returns False if
         there is no such token."""
         enrolled = await self._identity.tokens.end(id)
         if enrolled is None:
             return False
-        await self._identity.revocations.require_room(len(enrolled))
+        await self._identity.revocations.require_room(tenant, len(enrolled))
         for agent, thumbprint in enrolled:
             if await self._identity.keys.refuse(agent, thumbprint):
                 await self._identity.revocations.revoke(agent, thumbprint)
@@ -138,22 +145,24 @@ class EnrolmentTokenRoutes:
 
     async def release(self, request: Request) -> Response:
         """End the binding of an agent's id to its key."""
-        agent = check_agent_id(request.path_params["agent"])
+        agent = request.path_params["agent"]
         await self._auditor.allow(request)
         if not await self._identity.keys.release(agent, LIFETIME_LIMIT + LEEWAY):
-            raise NotFound(f"the id of agent {agent!r} is not bound to a key: it may enrol with any")
+            raise NotFound(f"the id of agent {local_id(agent)!r} is not bound to a key: it may enrol with any")
         return Response(status_code=204)
 
     async def revoke_key(self, request: Request) -> Response:
         """Revoke the key of an agent: its links are closed everywhere, and nobody has the id until it is released."""
-        agent = check_agent_id(request.path_params["agent"])
+        agent = request.path_params["agent"]
         await self._auditor.allow(request)
-        await self._identity.revocations.require_room()  # before the binding says that the key is revoked
+        await self._identity.revocations.require_room(
+            tenant_of(agent)
+        )  # before the binding says that the key is revoked
         thumbprint = await self._identity.keys.revoke(agent)
         if not thumbprint:
-            raise NotFound(f"the id of agent {agent!r} is not bound to a key, so no key can be revoked")
+            raise NotFound(f"the id of agent {local_id(agent)!r} is not bound to a key, so no key can be revoked")
         await self._identity.revocations.revoke(agent, thumbprint)
-        answer = access_schemas.RevokedAgentKey(agent, thumbprint)
+        answer = access_schemas.RevokedAgentKey(local_id(agent), thumbprint)
         return Response(_encode(answer), media_type="application/json")
 
     def _describe(self, stored: StoredEnrolment) -> access_schemas.StoredEnrolmentToken:
@@ -162,3 +171,7 @@ class EnrolmentTokenRoutes:
             token.id, token.agents, token.uses, stored.used, iso(token.created) or "", token.created_by,
             iso(token.expires) or "", token.expires <= self._membership.now(), token.labels, token.rate, token.approval,
         )  # fmt: skip
+
+
+def _unknown_token(id: str) -> NotFound:
+    return NotFound(f"there is no enrolment token {id!r}: it was revoked before, or never created")

@@ -18,7 +18,7 @@ from fairlead.app.api.schemas import iso
 from fairlead.authorization.policy import Verb
 from fairlead.fleet.tokens.pending_enrolments import PendingEnrolment
 from fairlead.node import Node
-from fairlead.wire.ids import check_agent_id
+from fairlead.tenant import local_id
 
 BODY_LIMIT = 1 << 10
 
@@ -34,7 +34,7 @@ class PendingAgentRoutes:
         self._now = node.membership.now
 
     async def list(self, request: Request) -> Response:
-        found = [_describe(one) for one in await self._pending.all(self._now())]
+        found = [_describe(one) for one in await self._pending.all(self._now(), caller(request).tenant)]
         await self._auditor.allow(request, len(found))
         return Response(_encode(access_schemas.PendingAgentList(found)), media_type="application/json")
 
@@ -45,19 +45,21 @@ class PendingAgentRoutes:
         return await self._decide(request, approved=False)
 
     async def _decide(self, request: Request, *, approved: bool) -> Response:
-        agent = check_agent_id(request.path_params["agent"])
+        agent = request.path_params["agent"]
         shown = decoded(_shown_key, await read_body(request, BODY_LIMIT))
         self._authorizer.require_still(caller(request), (Verb.ENROLMENT,))
         self._auditor.note(request, detail=f"{shown.key} by token {shown.token}")
         await self._auditor.allow(request)
         if not await self._pending.decide(agent, shown.key, shown.token, approved=approved):
             raise NotFound(
-                f"no agent {agent!r} with this key and token waits for an approval: it has enrolled, has not asked for "
-                "a day, or asks with another token by now"
+                f"no agent {local_id(agent)!r} with this key and token waits for an approval: it has enrolled, has not "
+                "asked for a day, or asks with another token by now"
             )
         return Response(status_code=204)
 
 
 def _describe(one: PendingEnrolment) -> access_schemas.PendingAgent:
     first, last = iso(one.first) or "", iso(one.last) or ""
-    return access_schemas.PendingAgent(one.agent, one.thumbprint, one.state, one.token, one.address, first, last)
+    return access_schemas.PendingAgent(
+        local_id(one.agent), one.thumbprint, one.state, one.token, one.address, first, last
+    )

@@ -9,9 +9,13 @@ from starlette.responses import Response
 from fairlead.app.access.caller import caller
 from fairlead.app.api import access_schemas
 from fairlead.app.api.schemas import iso
-from fairlead.authorization.policy import EVERY, GATEWAY_VERBS, Access, Verb, rule_selector
+from fairlead.authorization.approval_rule import ApprovalRule
+from fairlead.authorization.policy import GATEWAY_VERBS, Access, Verb
+from fairlead.authorization.rule_selector import EVERY, rule_selector
+from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.node import Node
+from fairlead.tenant import qualified, shown_tenant
 from fairlead.wire.ids import check_agent_id
 
 METHOD_LIMIT = 64
@@ -32,6 +36,8 @@ class RightsRoutes:
         answer = access_schemas.Caller(
             subject.identity, subject.administrator, roles, unbound, expires,
             None if user is None else user.issuer_url, sorted(user.groups) if user is not None else [],
+            shown_tenant(subject.tenant),
+            [_needed(rule, False) for rule in self._authorizer.policy.approval_rules_of(subject)],
         )  # fmt: skip
         return Response(_encode(answer), media_type="application/json")
 
@@ -43,7 +49,7 @@ class RightsRoutes:
         if access.verb in GATEWAY_VERBS and (agent is not None or text is not None):
             raise InvalidRequest(f"{access} concerns no agent: expected neither agent nor selector", field="verb")
         if agent is not None:
-            decision = await self._authorizer.decide(subject, access, check_agent_id(agent))
+            decision = await self._authorizer.decide(subject, access, qualified(subject.tenant, check_agent_id(agent)))
         else:
             decision = self._authorizer.policy.decide_for_all(subject, access, rule_selector(text or EVERY))
         rules = [
@@ -51,8 +57,26 @@ class RightsRoutes:
             for role, rule in self._authorizer.policy.allowing(subject, access)
             if access.verb not in GATEWAY_VERBS
         ]
-        answer = access_schemas.Permission(decision.allowed, decision.reason, rules)
+        approvals = await self._approvals(subject, access, agent, text or EVERY) if decision.allowed else []
+        answer = access_schemas.Permission(decision.allowed, decision.reason, rules, approvals)
         return Response(_encode(answer), media_type="application/json")
+
+    async def _approvals(
+        self, subject: Subject, access: Access, agent: str | None, text: str
+    ) -> list[access_schemas.NeededApproval]:
+        """The approvals that it needs besides the right."""
+        if access.verb is not Verb.RUN:
+            return []
+        if agent is not None:
+            on_agent = await self._authorizer.approval_rules(subject, access.method, qualified(subject.tenant, agent))
+            return [_needed(rule, True) for rule in on_agent]
+        asked = rule_selector(text)
+        found = self._authorizer.policy.approval_rules_for(subject, access.method, asked)
+        return [_needed(rule, rule.holds_for_all(asked)) for rule in found]
+
+
+def _needed(rule: ApprovalRule, always: bool) -> access_schemas.NeededApproval:
+    return access_schemas.NeededApproval(sorted(rule.methods), rule.describe_agents(), sorted(rule.approvers), always)
 
 
 def _access(request: Request) -> Access:

@@ -21,7 +21,8 @@ from fairlead.authorization.policy import Verb
 from fairlead.authorization.service_token import ID_BYTES, SECRET_BYTES, is_token_id, new_token, subject_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import BusUnavailable, InvalidRequest, PermissionDenied, Unavailable
-from fairlead.fleet.tokens.service_tokens import TOKENS_LIMIT, ServiceToken
+from fairlead.fleet.tokens.service_tokens import ServiceToken
+from fairlead.fleet.tokens.tenant_share import token_share
 from fairlead.node import Node
 
 BODY_LIMIT = 64 << 10
@@ -39,7 +40,8 @@ class TokenRoutes:
 
     async def list(self, request: Request) -> Response:
         stored = await self._tokens.read()
-        tokens = sorted(stored.tokens.values(), key=lambda token: (token.name, token.created, token.id))
+        own = (token for token in stored.tokens.values() if token.tenant == caller(request).tenant)
+        tokens = sorted(own, key=lambda token: (token.name, token.created, token.id))
         await self._auditor.allow(request, len(tokens))
         shown = [self._describe(token, stored.used.get(token.id, 0)) for token in tokens]
         return Response(_encode(access_schemas.ServiceTokenList(shown)), media_type="application/json")
@@ -52,13 +54,18 @@ class TokenRoutes:
         now = self._membership.now()
         expires = now + int(body.lifetime * 1000)
         roles = self._limit_of(body, creator)
-        token = ServiceToken(id, body.name, digest, now, expires, creator.identity, roles)
+        token = ServiceToken(
+            id, body.name, digest, now, expires, creator.identity, roles, creator.person, tenant=creator.tenant
+        )
         limit = "" if roles is None else f" limited to {','.join(roles)}"
         self._auditor.note(request, detail=f"{token.name} ({token.id}){limit}")
         self._check_roles(token, creator)
         await self._auditor.allow(request)
-        if not await self._tokens.add(token, secrets.token_hex(8), now):
-            raise Unavailable(f"there are {TOKENS_LIMIT} service tokens, the maximum: revoke those that are not needed")
+        share = token_share(len(self._authorizer.policy.all_tenants))
+        if not await self._tokens.add(token, secrets.token_hex(8), now, share):
+            raise Unavailable(
+                f"there are {share} service tokens{_where(token)}, the maximum: revoke those that are not needed"
+            )
         await self._refresh()
         shown = self._describe(token, 0)
         answer = access_schemas.CreatedServiceToken(**msgspec.structs.asdict(shown), token=text)
@@ -72,7 +79,9 @@ class TokenRoutes:
                 field="token",
             )
         await self._auditor.allow(request)
-        if not await self._tokens.remove(id, secrets.token_hex(8)):
+        token = await self._tokens.find(id)
+        own = token is not None and token.tenant == caller(request).tenant
+        if not own or not await self._tokens.remove(id, secrets.token_hex(8)):
             raise NotFound(f"there is no service token {id!r}: it was revoked before, or never created")
         await self._refresh()
         return Response(status_code=204)
@@ -91,17 +100,17 @@ class TokenRoutes:
             return tuple(sorted(set(body.roles)))
         if creator.administrator:
             return None
-        return tuple(sorted(self._authorizer.policy.token_roles.get(body.name, frozenset())))
+        return tuple(sorted(self._authorizer.policy.roles_of_token(creator.tenant, body.name)))
 
     def _check_roles(self, token: ServiceToken, creator: Subject) -> None:
         """Raises InvalidRequest if the token would have no role, or is limited to one that is not bound to its name,
         and PermissionDenied if it would have a role that its creator has not."""
         policy = self._authorizer.policy
-        bound = policy.token_roles.get(token.name, frozenset())
+        bound = policy.roles_of_token(token.tenant, token.name)
         if not bound:
             raise InvalidRequest(
-                f"no role is bound to the token {token.name}, so that it could do nothing: expected its name among the "
-                "`tokens` of a binding in the file of roles",
+                f"no role is bound to the token {token.name}{_where(token)}, so that it could do nothing: expected its "
+                "name among the `tokens` of a binding in the file of roles",
                 field="name",
             )
         for role in token.roles or ():
@@ -126,3 +135,7 @@ class TokenRoutes:
             token.id, token.name, None if token.roles is None else list(token.roles), iso(token.created) or "",
             token.created_by, iso(token.expires) or "", token.expires <= self._membership.now(), iso(used),
         )  # fmt: skip
+
+
+def _where(token: ServiceToken) -> str:
+    return f" of the tenant {token.tenant}" if token.tenant else ""

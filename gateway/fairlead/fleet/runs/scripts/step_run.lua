@@ -1,8 +1,10 @@
 #!lua flags=allow-oom
 -- KEYS: run, agents, states, ends, groups. ARGV: gen of the owner, seq of this step, ms for which the step prolongs the
 -- ownership, the run's state, its counts, its reason, '1' if it has ended, ms for which it is kept then, '1' if all
--- waiting targets become not_started, the wish that is done, then the number of starts and their indices, the number of
--- ends and for each its index, letter and blob, and the groups as pairs of field and blob.
+-- waiting targets become not_started, the wish that is done, the number of targets, the number of blobs of agents of
+-- which some join now and for each its number and the blob, then the number of starts and their indices, the number of
+-- targets that are queued and their indices, the number of ends and for each its index, letter and blob, and the groups
+-- as pairs of field and blob.
 -- Returns {'ok', until, wish, followers} | {'fenced'} | {'gone'} | {'gap', seq}.
 -- A step is stored whole or not at all, and once: a repeated one with the same seq changes nothing.
 local row = redis.call('HMGET', KEYS[1], 'gen', 'seq', 'wish', 'w')
@@ -18,9 +20,26 @@ if row[2] == ARGV[2] then
   return {'ok', till, wish, row[4]}
 end
 if tonumber(row[2]) + 1 ~= tonumber(ARGV[2]) then return {'gap', row[2]} end
-local at = 11
-for i = at + 1, at + tonumber(ARGV[at]) do redis.call('SETRANGE', KEYS[3], ARGV[i], 'r') end
-at = at + 1 + tonumber(ARGV[at])
+local at = 13 + 2 * tonumber(ARGV[12])
+if at > 13 then
+  local blobs = redis.call('LLEN', KEYS[2])
+  for i = 13, at - 1, 2 do
+    if tonumber(ARGV[i]) < blobs then
+      redis.call('LSET', KEYS[2], ARGV[i], ARGV[i + 1])
+    else
+      redis.call('RPUSH', KEYS[2], ARGV[i + 1])
+    end
+  end
+  local known = redis.call('GET', KEYS[3]) or ''
+  redis.call('SET', KEYS[3], known .. string.rep('w', tonumber(ARGV[11]) - #known))
+  redis.call('HSET', KEYS[1], 'targets', ARGV[11])
+  local life = redis.call('PTTL', KEYS[1])
+  for i = 2, 3 do redis.call('PEXPIRE', KEYS[i], life) end
+end
+for _, letter in ipairs({'r', 'q'}) do
+  for i = at + 1, at + tonumber(ARGV[at]) do redis.call('SETRANGE', KEYS[3], ARGV[i], letter) end
+  at = at + 1 + tonumber(ARGV[at])
+end
 local count = tonumber(ARGV[at])
 local fresh = count > 0 and redis.call('EXISTS', KEYS[4]) == 0
 for i = 0, count - 1 do

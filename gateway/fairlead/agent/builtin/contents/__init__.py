@@ -1,0 +1,1 @@
+"""Contents that this agent has kept, so that they need not be sent again."""

@@ -1,0 +1,1 @@
+"""The operations on events, and their documents."""

@@ -1,0 +1,1 @@
+"""The handlers of events: streams of them, groups of readers, and sinks."""

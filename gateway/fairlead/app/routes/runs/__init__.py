@@ -1,0 +1,1 @@
+"""The handlers of runs: one method on many agents."""

@@ -1,0 +1,169 @@
+"""The handlers of `/v1/runs` for runs that were posted: list them, look at one, follow its results, pause, resume and
+cancel it.
+
+They check rights and call `routing.runs`. `run_start` has those that begin a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from fairlead.app.access.auditor import Auditor
+from fairlead.app.access.caller import caller
+from fairlead.app.api.runs import run_schemas
+from fairlead.app.api.schemas import iso
+from fairlead.app.routes.commands import flag, whole_number
+from fairlead.app.routes.result_stream import wanted
+from fairlead.app.routes.runs.run_stream import RunStream
+from fairlead.authorization.policy import Access, Verb
+from fairlead.authorization.subject import Subject
+from fairlead.errors import InvalidRequest
+from fairlead.fleet.runs.run_record import Pace, RunRow, RunState
+from fairlead.node import Node
+from fairlead.routing.runs.run_service import NamedGroup
+from fairlead.tenant import local_id
+from fairlead.wire.ids import check_command_id
+
+GROUPS = 20
+PAGE = 100
+"""Runs in a page, unless the caller asks for another number; 1,000 at most."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RunRoutes:
+    def __init__(self, node: Node, auditor: Auditor) -> None:
+        self._auditor = auditor
+        self._runs = node.routing.runs
+        self._authorizer = node.authorizer
+
+    def handlers(self) -> dict[str, Callable[[Request], Awaitable[ASGIApp]]]:
+        """The handler of each operation but those of `run_start`."""
+        return {
+            "listRuns": self.list_runs,
+            "getRun": self.get,
+            "getRunResults": self.results,
+            "cancelRun": self.cancel,
+            "pauseRun": self.pause,
+            "resumeRun": self.resume,
+        }
+
+    async def list_runs(self, request: Request) -> Response:
+        """One page of the runs that the caller may see, the newest first."""
+        query = request.query_params
+        limit, state = whole_number(request, "limit", PAGE, 1_000, 1), _state(query.get("state"))
+        subject = caller(request)
+        before = check_command_id(query["cursor"]) if "cursor" in query else ""
+
+        def shown(row: RunRow) -> bool:
+            visible = self._authorizer.allows_run(subject, Verb.RESULTS, row.terms.subject, row.terms.method)
+            return visible and state in (None, row.state)
+
+        rows, cursor = await self._runs.results.list_runs(subject.tenant, before, limit, shown)
+        await self._auditor.allow(request, len(rows))
+        page = run_schemas.RunList([_summary(row) for row in rows], cursor)
+        return Response(_encode(page), media_type="application/json")
+
+    async def get(self, request: Request) -> Response:
+        row = await self._row(request, Verb.RESULTS)
+        await self._auditor.allow(request)
+        return await self._described(request, row)
+
+    async def results(self, request: Request) -> ASGIApp:
+        """Stream the results from offset `from` on; with `follow`, until the run ends."""
+        row, subject = await self._row(request, Verb.RESULTS), caller(request)
+        await self._auditor.allow(request)
+        offset, follow = whole_number(request, "from", 0, 1 << 53), flag(request, "follow")
+        output, progress = flag(request, "output", "true"), flag(request, "progress")
+        await self._runs.results.check(row.id, offset)
+        updates = self._runs.results.read(row, offset, follow, with_output=output)
+
+        def check() -> None:
+            self._authorizer.check_credential(subject)
+            self._authorizer.require_run(subject, Verb.RESULTS, row.terms.subject, row.terms.method)
+
+        async def shows(agents: Sequence[str]) -> list[bool]:
+            return await self._shows(subject, row, agents)
+
+        return RunStream(request, wanted(request), row, updates, check, shows, progress=progress)
+
+    async def cancel(self, request: Request) -> Response:
+        return await self._ask(request, "cancel")
+
+    async def pause(self, request: Request) -> Response:
+        return await self._ask(request, "pause")
+
+    async def resume(self, request: Request) -> Response:
+        return await self._ask(request, "resume")
+
+    async def _ask(self, request: Request, wish: str) -> Response:
+        row = await self._row(request, Verb.CANCEL)
+        await self._auditor.allow(request)
+        return await self._described(request, await self._runs.service.ask(row.id, wish), 202)
+
+    async def _row(self, request: Request, verb: Verb) -> RunRow:
+        row = await self._runs.results.look_up(request.path_params["run"], caller(request).tenant)
+        self._authorizer.require_run(caller(request), verb, row.terms.subject, row.terms.method)
+        return row
+
+    async def _shows(self, subject: Subject, row: RunRow, agents: Sequence[str]) -> list[bool]:
+        """Whether the caller may see what each agent returned: whoever posted the run may have lost the right since."""
+        if subject.administrator or row.terms.subject != subject.identity:
+            return [True] * len(agents)
+        access = Access(Verb.RUN, row.terms.method)
+        decisions = await asyncio.gather(*(self._authorizer.decide(subject, access, agent) for agent in agents))
+        return [decision.allowed for decision in decisions]
+
+    async def _described(self, request: Request, row: RunRow, status: int = 200) -> Response:
+        terms, summary, subject = row.terms, _summary(row), caller(request)
+        outcomes = [await self._outcome(subject, row, group) for group in await self._runs.service.groups(row, GROUPS)]
+        document = run_schemas.Run(
+            **msgspec.structs.asdict(summary), expires=iso(terms.expires), outcomes=outcomes,
+            pace=_pace(terms.pace, row.targets), node=None if row.ended else row.owner.partition("#")[0],
+        )  # fmt: skip
+        return Response(_encode(document), status, media_type="application/json")
+
+    async def _outcome(self, subject: Subject, row: RunRow, named: NamedGroup) -> run_schemas.RunOutcome:
+        """A group of targets, with those of its agents of which the caller may see what they returned."""
+        group, shown = named.group, await self._shows(subject, row, named.agents)
+        targets = [
+            target for target, may in zip(zip(named.agents, named.commands, strict=True), shown, strict=True) if may
+        ]
+        return run_schemas.RunOutcome(
+            group.state, group.code or None, group.digest or None if all(shown) else None, group.count,
+            [local_id(agent) for agent, _ in targets], [command for _, command in targets],
+        )  # fmt: skip
+
+
+def _summary(row: RunRow) -> run_schemas.RunSummary:
+    terms = row.terms
+    return run_schemas.RunSummary(
+        row.id, terms.method, terms.subject, terms.selector or None, terms.retry_of or None, row.state,
+        row.reason or None, iso(terms.created), iso(row.ended), terms.late, row.targets,
+        {state: count for state, count in row.counts.items() if count},
+    )  # fmt: skip
+
+
+def _pace(pace: Pace, targets: int) -> run_schemas.RunPace:
+    count = run_schemas.FailureCount(pace.abort_count) if pace.abort_count else None
+    share = run_schemas.FailureShare(pace.abort_share, pace.abort_minimum) if pace.abort_minimum else None
+    batches = [end - start for start, end in pairwise((0, *pace.batches, targets))]
+    return run_schemas.RunPace(pace.concurrency, pace.ramp, pace.canary, count, share, batches)
+
+
+def _state(text: str | None) -> RunState | None:
+    if text is None:
+        return None
+    try:
+        return RunState(text)
+    except ValueError as e:
+        raise InvalidRequest(
+            f"invalid state {text[:32]!r}: expected one of {', '.join(RunState)}", field="state"
+        ) from e

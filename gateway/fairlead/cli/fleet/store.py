@@ -1,0 +1,131 @@
+"""`fairlead store`: says what fills Redis, for whoever has to make room in it.
+
+It reads Redis itself and asks no node, because a Redis that is full is looked at while nodes refuse commands. So it
+needs the address of Redis, as a node does, and what a node may do there. It changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.output.formats import report_option
+from fairlead.cli.output.table import format_table
+from fairlead.cli.redis.options import redis_options, redis_url
+from fairlead.errors import BusUnavailable
+from fairlead.text import plain
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from fairlead.fleet.reports.store_usage import StoreUsage
+
+CONNECT_TIMEOUT = 5.0
+CONTENTS = {
+    "fl2:cmd": "commands with their payloads", "fl2:out": "results", "fl2:in": "input", "fl2:agent": "agents",
+    "fl2:open": "open commands of agents", "fl1:agents": "index of agents", "fl2:deadlines": "deadlines",
+    "fl1:events": "events", "fl1:inbox": "doorbells", "fl1:run": "runs", "fl1:run_agents": "agents of runs",
+    "fl1:run_ends": "ends of runs", "fl1:idem": "Idempotency-Keys",
+    "fl2:outcome": "outcomes of commands", "fl2:bound_key": "keys of agents", "fl1:node": "nodes",
+    "other": "not Fairlead's: a Redis of its own is better",
+}  # fmt: skip
+"""What is in the kinds that can become large."""
+
+
+@click.command(
+    short_help="Show what fills Redis.",
+    epilog="The address is that of a node's settings: in a pod, `fairlead store` needs no option.",
+)
+@redis_options
+@report_option
+def store(config: Path | None, output: str, **flags: str | None) -> None:
+    """Show what fills Redis: bytes by kind of key, and the ten agents, methods and commands that have the most.
+
+    Every key is looked at once, in small pages. Sizes of kinds with more than 10,000 keys (200,000 of commands) are
+    estimated from as many.
+    """
+    import asyncio
+
+    usage = asyncio.run(_read(redis_url(config, flags)))
+    if output == "json":
+        click.echo(json.dumps(_document(usage), indent=2))
+    else:
+        click.echo("\n".join(_lines(usage)))
+
+
+async def _read(url: str) -> StoreUsage:
+    from fairlead.fleet.reports.store_usage import read_usage
+    from fairlead.store.servers.opening import open_store
+
+    pipeliner = open_store(url, client_name="fairlead-store")
+    pipeliner.start()
+    try:
+        if not await pipeliner.wait_available(CONNECT_TIMEOUT):
+            raise BusUnavailable(
+                f"{pipeliner.last_error.message}; expected a Redis that answers: name it with --redis or FAIRLEAD_REDIS"
+            )
+        return await read_usage(pipeliner, _progress if sys.stderr.isatty() else lambda seen, keys: None)
+    finally:
+        if sys.stderr.isatty():
+            click.echo("\r\x1b[K", err=True, nl=False)
+        await pipeliner.aclose()
+
+
+def _progress(seen: int, keys: int) -> None:
+    click.echo(f"\r{seen:,} of {keys:,} keys", err=True, nl=False)
+
+
+def _lines(usage: StoreUsage) -> list[str]:
+    limit = f" of {_mib(usage.limit)} MiB ({usage.used / usage.limit:.0%})" if usage.limit else ", without a maxmemory"
+    kinds = sorted(usage.kinds.items(), key=lambda kind: -kind[1].bytes)
+    counted = sum(kind.bytes for _, kind in kinds) or 1
+    rows = [
+        (name, f"{kind.keys:,}", ("~" if kind.measured < kind.keys else "") + _mib(kind.bytes),
+         f"{kind.bytes / counted:.0%}", f"{kind.bytes // max(1, kind.keys):,}", CONTENTS.get(name, ""))
+        for name, kind in kinds
+    ]  # fmt: skip
+    lines = [f"Redis uses {_mib(usage.used)} MiB{limit}.", ""]
+    lines += format_table(("KEYS OF", "COUNT", "MIB", "SHARE", "BYTES EACH", "CONTENT"), rows, range(1, 5))
+    for head, counter in (("AGENT", usage.agents), ("METHOD", usage.methods)):
+        if counter:
+            lines += [
+                "",
+                *format_table((head, "MIB"), [(plain(name), _mib(size)) for name, size in _top(counter)], (1,)),
+            ]
+    if usage.commands:
+        commands = [
+            (command, *map(plain, usage.owners.get(command, ("-", "-"))), _mib(size))
+            for command, size in _top(usage.commands)
+        ]
+        lines += ["", *format_table(("COMMAND", "AGENT", "METHOD", "MIB"), commands, (3,))]
+    return lines
+
+
+def _document(usage: StoreUsage) -> dict[str, object]:
+    return {
+        "used_bytes": usage.used, "limit_bytes": usage.limit,
+        "kinds": {
+            name: {"keys": kind.keys, "bytes": kind.bytes, "estimated": kind.measured < kind.keys}
+            for name, kind in sorted(usage.kinds.items())
+        },
+        "agents": dict(_top(usage.agents)), "methods": dict(_top(usage.methods)),
+        "commands": [
+            {"id": command, "agent": agent, "method": method, "bytes": size}
+            for command, size in _top(usage.commands)
+            for agent, method in (usage.owners.get(command, ("", "")),)
+        ],
+    }  # fmt: skip
+
+
+def _top(counter: Counter[str]) -> list[tuple[str, int]]:
+    from fairlead.fleet.reports.store_usage import LARGEST
+
+    return counter.most_common(LARGEST)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:,.1f}"

@@ -1,0 +1,1 @@
+"""The requests about who reads the events of agents."""

@@ -1,0 +1,1 @@
+"""What each user of Redis may do there, and how to find out what one lacks."""

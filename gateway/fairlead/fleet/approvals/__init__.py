@@ -1,0 +1,1 @@
+"""Requests for an approval, and what was decided about them, in Redis."""

@@ -1,0 +1,1 @@
+"""Quotas of tenants, and what each tenant uses, in Redis."""

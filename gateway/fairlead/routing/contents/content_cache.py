@@ -1,0 +1,58 @@
+"""The contents that this node gives to its agents: each is read from Redis once, however many agents ask for it.
+
+The delivery of input calls it. Those that were asked for longest ago give way when the cache is full. What Redis
+answers is compared with the digest, so an agent never gets octets that its caller has not named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import Final
+
+from fairlead.fleet.contents.content_store import Contents, digest_of
+from fairlead.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+CACHE_BYTES: Final = 64 << 20
+
+
+class ContentCache:
+    def __init__(self, contents: Contents, metrics: Metrics, limit: int = CACHE_BYTES) -> None:
+        self._contents = contents
+        self._limit = limit
+        self._found: dict[str, bytes] = {}
+        """Those that were asked for longest ago first."""
+        self._size = self._reads = 0
+        self._reading: dict[str, asyncio.Task[bytes | None]] = {}
+        metrics.add_counter(
+            "fairlead_content_reads_total", "Contents that this node has read from Redis", lambda: self._reads
+        )
+        metrics.add_gauge("fairlead_content_cache_bytes", "Contents that this node has in memory", lambda: self._size)
+
+    async def find(self, name: str) -> bytes | None:
+        """The octets of a content; None if it is gone. Raises BusUnavailable."""
+        if (data := self._found.pop(name, None)) is not None:
+            self._found[name] = data
+            return data
+        reading = self._reading.get(name)
+        if reading is None:
+            reading = self._reading[name] = asyncio.create_task(self._read(name))
+            reading.add_done_callback(lambda _: self._reading.pop(name, None))
+        return await asyncio.shield(reading)
+
+    async def _read(self, name: str) -> bytes | None:
+        self._reads += 1
+        data = await self._contents.get(name)
+        if data is None:
+            return None
+        if hashlib.sha256(data).hexdigest() != digest_of(name):
+            logger.error("the content %s in Redis has other octets than its digest says: it counts as gone", name)
+            return None
+        self._found[name] = data
+        self._size += len(data)
+        while self._size > self._limit and len(self._found) > 1:
+            self._size -= len(self._found.pop(next(iter(self._found))))
+        return data

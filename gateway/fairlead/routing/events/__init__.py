@@ -1,0 +1,1 @@
+"""The events of agents on their way to readers."""

@@ -1,0 +1,43 @@
+"""An event of an agent as a CloudEvent (https://github.com/cloudevents/spec, version 1.0.2) in the JSON format.
+
+Streams of events and webhooks send it. It is pure.
+"""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+
+from fairlead.fleet.events.event_log import StoredEvent
+from fairlead.tenant import local_id
+
+LATEST: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999, after which RFC 3339 has no times."""
+
+
+def cloud_event(event: StoredEvent) -> dict[str, Any]:
+    """The event in the JSON format of CloudEvents: `id` is the agent's own, and unique together with `source`."""
+    about: dict[str, Any] = {
+        "specversion": "1.0",
+        "id": event.id,
+        "source": f"/v1/agents/{local_id(event.agent)}",
+        "type": event.type,
+        "agent": local_id(event.agent),
+        "offset": str(event.position),
+    }
+    if 0 < event.at <= LATEST:
+        about["time"] = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
+    if not event.payload:
+        return about
+    try:
+        # Raw passes the payload on as it is; decoding only checks that it is JSON.
+        msgspec.json.decode(event.payload)
+        payload = event.payload.decode()
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return {**about, "data_base64": base64.b64encode(event.payload).decode()}
+    if "\n" in payload or "\r" in payload:  # a line end would end the line of the stream
+        return {**about, "datacontenttype": "application/json", "data": msgspec.json.decode(event.payload)}
+    return {**about, "datacontenttype": "application/json", "data": msgspec.Raw(event.payload)}

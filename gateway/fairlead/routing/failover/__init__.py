@@ -1,0 +1,1 @@
+"""What a node does after a failover of Redis: it finds out, and says again what it knows."""

@@ -1,0 +1,153 @@
+"""Begins the runs of schedules that are due, on whichever node looks first.
+
+The node runs its loop. Two nodes look for each schedule at any moment. A start begins a run under a key made of the
+schedule and the time at which it was due, and notes it afterwards: if a node dies in between, the next one begins the
+same run again, which is one run, and notes it. What the poster of the schedule may do now is asked at each start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from typing import Final
+
+import msgspec
+
+from fairlead.audit.log_writer import AuditLogWriter
+from fairlead.audit.records import SCHEDULED, AuditEvent
+from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.fleet.contents.content_store import digest_of
+from fairlead.fleet.node_table import choose
+from fairlead.fleet.runs.run_record import RunTerms
+from fairlead.fleet.schedules.schedule_record import LastStart, Schedule
+from fairlead.fleet.schedules.schedules import Schedules
+from fairlead.routing.contents.content_keeper import ContentKeeper
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.runs.batches import spread_order
+from fairlead.routing.runs.late_agents import LateAgents
+from fairlead.routing.runs.run_service import RunService
+from fairlead.routing.schedules.schedule_times import next_start
+from fairlead.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+PERIOD: Final = 1.0
+"""Seconds between two looks for schedules that are due."""
+DUE: Final = 16
+"""Schedules that one look begins."""
+KEEPERS: Final = 2
+"""Nodes that look for a schedule at a time: one of them may have died a moment ago."""
+MISSED_MS: Final = 60_000
+"""A start that is later than this was missed: cron begins within a minute, too."""
+
+
+class ScheduleKeeper:
+    def __init__(
+        self,
+        schedules: Schedules,
+        service: RunService,
+        late: LateAgents,
+        contents: ContentKeeper,
+        membership: Membership,
+        metrics: Metrics,
+    ) -> None:
+        self._schedules = schedules
+        self._service = service
+        self._late = late
+        self._contents = contents
+        self._membership = membership
+        self.log: AuditLogWriter | None = None
+        self._started = self._failed = 0
+        metrics.add_counter(
+            "fairlead_schedule_starts_total", "Runs that this node began for schedules", lambda: self._started
+        )
+        metrics.add_counter(
+            "fairlead_schedule_failures_total",
+            "Starts of schedules that began no run, because they were missed, forbidden, without agents, or failed",
+            lambda: self._failed,
+        )
+
+    async def run(self) -> None:
+        """Begin what is due until the node stops."""
+        while True:
+            await asyncio.sleep(PERIOD * random.uniform(0.8, 1.0))
+            try:
+                await self._begin_due()
+            except BusUnavailable as e:
+                logger.debug("schedules are looked at once Redis is back: %s", e)
+            except FairleadError:
+                logger.exception("looking at schedules failed")
+
+    async def _begin_due(self) -> None:
+        membership = self._membership
+        if not membership.alive:
+            return
+        now, living = membership.now(), membership.living()
+        for id, due in await self._schedules.due(now, DUE):
+            if membership.lease not in choose(f"schedule {now // 1000} {id}", living, KEEPERS):
+                continue
+            schedule = await self._schedules.read(id)
+            if schedule is None:
+                await self._schedules.remove(id)
+                continue
+            start = await self._begin(schedule, due, now)
+            following = next_start(schedule.cron, schedule.zone, max(now, due))
+            if await self._schedules.advance(id, due, following, start):
+                self._started += start.outcome == "started"
+                self._failed += start.outcome != "started"
+                logger.info("schedule %s (%s): %s %s", id, schedule.name, start.outcome, start.run)
+
+    async def _begin(self, schedule: Schedule, due: int, now: int) -> LastStart:
+        """Begin the run that was due. Raises BusUnavailable, after which it is tried again."""
+        if now - due > MISSED_MS and not schedule.catches_up:
+            return LastStart(due, "missed")
+        terms = schedule.terms
+        assert terms.poster is not None, "a schedule has its poster"
+        if self._late.may_run(terms.poster, terms.method) is None:
+            return LastStart(due, "forbidden")
+        try:
+            agents = await self._late.find(terms, (), linked=terms.late)
+            if not agents and not terms.late:
+                return LastStart(due, "no_agents")
+            terms = await self._terms(schedule, now)
+            key = hashlib.sha256(f"schedule\0{schedule.id} {due}".encode()).hexdigest(), schedule.id
+
+            async def permit(run: str) -> None:
+                await self._record(schedule, run, len(agents))
+
+            run, _ = await self._service.submit(
+                terms, schedule.payload, spread_order(agents) if terms.spread else agents, key, permit
+            )
+        except BusUnavailable:
+            raise
+        except FairleadError as e:
+            if e.temporary and now - due <= MISSED_MS:
+                raise BusUnavailable(f"the run of a schedule is begun a moment later: {e.message}") from e
+            logger.warning("the run of schedule %s was not begun: %s", schedule.id, e.message)
+            return LastStart(due, e.code)
+        return LastStart(due, "started", run)
+
+    async def _record(self, schedule: Schedule, run: str, count: int) -> None:
+        """Write that a run begins on behalf of whoever has made the schedule, before it does."""
+        if self.log is None:
+            return
+        terms, digest = schedule.terms, hashlib.sha256(schedule.payload).hexdigest()
+        await self.log.write(
+            AuditEvent(
+                terms.subject, "schedule", SCHEDULED, "allowed", method=terms.method, digest=digest,
+                selector=terms.selector, count=count, run=run, detail=f"{schedule.id} {schedule.name}",
+                tenant=terms.tenant,
+            )
+        )  # fmt: skip
+
+    async def _terms(self, schedule: Schedule, now: int) -> RunTerms:
+        """The terms of a run that begins now. Its content is kept until the next one needs it, too."""
+        terms = schedule.terms
+        if terms.content:
+            life = next_start(schedule.cron, schedule.zone, now) - now + terms.expires
+            await self._contents.refer(terms.tenant, digest_of(terms.content), life)
+        return msgspec.structs.replace(
+            terms, created=now, expires=now + terms.expires, poster=terms.poster if terms.late else None
+        )

@@ -1,0 +1,1 @@
+"""The HTTP endpoints to which events are delivered: webhooks."""

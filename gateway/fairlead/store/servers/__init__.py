@@ -1,0 +1,1 @@
+"""Which servers a Redis URL leads to, and whether they are fit for a fleet."""

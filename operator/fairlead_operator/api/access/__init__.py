@@ -1,0 +1,1 @@
+"""The part of a LinkGateway that says who may do what, and where it is recorded."""

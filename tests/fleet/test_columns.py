@@ -1,0 +1,214 @@
+"""Selections by columns: after any history they are those of a reading of all rows, and they read few rows.
+
+Every test runs on a single server and on a one-node cluster. With the small limits, columns have few codes, few cells
+in a field, and soon refuse keys.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from fairlead.fleet import lua, schema
+from fairlead.fleet.columns import agent_columns, column_builder, shard_columns
+from fairlead.fleet.directory_replies import Claimed
+from fairlead.fleet.selector import parse
+from fairlead.shards import SHARDS, agent_shard
+from fairlead.store.reply import items, text
+from fairlead.store.script import Script
+
+from support.fleet.column_history import TENANTS, ColumnHistory, random_selector
+from support.fleet.script_server import FAR_MS, ScriptServer
+
+SEEDS = range(int(os.environ.get("FAIRLEAD_MODEL_EXAMPLES") or 4))
+LIMITS = "CELLS, CODES, OTHER, COLUMNS, LENGTH = 112, 254, 255, 64, 128"
+SMALL = "CELLS, CODES, OTHER, COLUMNS, LENGTH = 4, 3, 255, 4, 12"
+SCRIPTS = ("CLAIM_AGENT", "SET_LABELS", "FORGET_AGENT", "INDEX_AGENT")
+
+
+@pytest.fixture(scope="module", params=["server", "cluster"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+    made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["limits", "small limits"])
+def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_builder, "PAUSE", 0)
+    if request.param == "small limits":
+        monkeypatch.setattr(shard_columns, "CELLS", 4)
+        monkeypatch.setattr(agent_columns, "CELLS", 4)
+        monkeypatch.setattr(agent_columns, "NAMES_AT_ONCE", 2)
+        for name in SCRIPTS:
+            source = getattr(lua, name).source
+            assert LIMITS in source
+            monkeypatch.setattr(lua, name, Script(name.lower(), source.replace(LIMITS, SMALL)))
+
+
+def history(server: ScriptServer, seed: int) -> ColumnHistory:
+    server.submit("FLUSHALL")
+    return ColumnHistory(server.store, seed, server.run(server.time()) + FAR_MS)
+
+
+@pytest.mark.usefixtures("limits")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_selection_is_that_of_a_reading_of_all_rows(server: ScriptServer, seed: int) -> None:
+    played = history(server, seed)
+
+    async def play() -> None:
+        for step in range(120):
+            await played.step()
+            if step % 10 == 9:
+                await compare(played)
+            if step % 60 == 40:
+                await played.build_all()
+                await compare(played)
+
+    server.run(play())
+
+
+async def compare(played: ColumnHistory) -> None:
+    for _ in range(4):
+        tenant, wanted = played.rng.choice(TENANTS), random_selector(played.rng)
+        found, undecided, _ = await played.selected(tenant, wanted)
+        assert (found, undecided) == await played.scanned(tenant, wanted), wanted
+        if not played.rows_lost:
+            assert await played.counted(tenant, wanted) == len(found), wanted
+
+
+async def fill(played: ColumnHistory, count: int, far: int, **more: str) -> None:
+    for n in range(count):
+        facts = msgspec.json.encode({"os": "linux", "os.version": str(9 + n % 4), "host": f"h{n}", **more})
+        claimed = await played.directory.claim(f"agent-{n}", "n#1", "boot", 1, f"sid {n}", facts, far)
+        assert isinstance(claimed, Claimed)
+
+
+def test_few_rows_are_read_of_many(server: ScriptServer) -> None:
+    """A selector reads the rows of those that match, and of hardly any other."""
+    played = history(server, 1)
+    count, far = 2_000, server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await played.build_all()
+        await fill(played, count, far)
+        await played.directory.label("agent-7", {"drained": "", "env": "prod"})
+        for selector, expected, most in (
+            ("host=h77", 1, 1),
+            ("os.version=12,host in (h3,h5,h6)", 1, 1),
+            ("drained", 1, 1),
+            ("env=prod,os=linux", 1, 1),
+            ("os=windows", 0, 0),
+            ("missing", 0, 0),
+            ("os.version<10,host!=h4", 499, 499),
+            ("!drained,os.version>=12", 499, 499),
+            ("os!=linux", 0, 0),
+        ):
+            found, _, read = await played.selected("", parse(selector))
+            assert len(found) == expected, selector
+            assert read <= most, selector
+            assert await played.parts("", parse(selector)) == (expected, []), selector
+        assert len((await played.selected("other", parse("os=linux")))[0]) == 0
+
+    server.run(play())
+
+
+def test_values_without_codes_are_found_by_their_hash(server: ScriptServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SCRIPTS:
+        source = getattr(lua, name).source.replace(LIMITS, LIMITS.replace("254, 255", "2, 255"))
+        monkeypatch.setattr(lua, name, Script(name.lower(), source))
+    played = history(server, 1)
+    count, far = 1_000, server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await played.build_all()
+        await fill(played, count, far)
+        for selector, expected, most in (("host=h777", 1, 3), ("host=h1,os=linux", 1, 3), ("host!=h5", 999, 1_000)):
+            found, _, read = await played.selected("", parse(selector))
+            assert (len(found), read <= most) == (expected, True), (selector, read)
+
+    server.run(play())
+
+
+def test_the_same_facts_leave_row_and_columns_as_they_are(server: ScriptServer) -> None:
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def writes() -> int:
+        stats = text(await server.store.submit("INFO", "commandstats"))
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in stats.splitlines() if "cmdstat_hset" in line)
+
+    async def play() -> None:
+        await fill(played, 1, far)
+        columns = await server.store.submit("HGETALL", schema.columns_key(agent_shard("agent-0")))
+        facts, pos = items(await server.store.submit("HMGET", schema.agent_key("agent-0"), "facts", "pos"))
+        await server.store.submit("CONFIG", "RESETSTAT")
+        await fill(played, 1, far)
+        assert await writes() == 1, "lease, generation and times"
+        assert await server.store.submit("HGETALL", schema.columns_key(agent_shard("agent-0"))) == columns
+        assert items(await server.store.submit("HMGET", schema.agent_key("agent-0"), "facts", "pos")) == [facts, pos]
+        await fill(played, 1, far, os="bsd")
+        assert await server.store.submit("HGETALL", schema.columns_key(agent_shard("agent-0"))) != columns
+
+    server.run(play())
+
+
+def test_keys_beyond_the_most_common_are_read_from_rows(server: ScriptServer) -> None:
+    """An agent that reports ever other keys costs the others of its shard their speed, and no answer."""
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await played.build_all()
+        for n in range(4):
+            facts = msgspec.json.encode({f"k{n}-{m}": "v" for m in range(30)})
+            await played.directory.claim("hostile", "n#1", "boot", n, f"sid {n}", facts, far)
+        await fill(played, 200, far, late="yes")
+        assert len((await played.selected("", parse("late=yes")))[0]) == 200
+        assert len((await played.selected("", parse("!late")))[0]) == 1
+        assert (await played.counted("", parse("late=yes"))) == 200
+
+    server.run(play())
+
+
+def test_columns_that_refused_keys_are_built_again_after_a_day(
+    server: ScriptServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(column_builder, "PAUSE", 0)
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await played.build_all()
+        for n in range(4):
+            facts = msgspec.json.encode({f"k{n}-{m}": "v" for m in range(30)})
+            await played.directory.claim("hostile", "n#1", "boot", n, f"sid {n}", facts, far)
+        await fill(played, 300, far, late="yes")
+        before = await played.parts("", parse("late=yes"))
+        assert before[1] != []
+        await played.build_all()
+        assert await played.parts("", parse("late=yes")) == before
+        monkeypatch.setattr(column_builder, "FULL_MS", 0)
+        await played.build_all()
+        assert await played.parts("", parse("late=yes")) == (300, [])
+
+    server.run(play())
+
+
+def test_rows_of_before_are_built_into_columns(server: ScriptServer) -> None:
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await fill(played, 300, far)
+        for shard in range(SHARDS):
+            await server.store.submit("DEL", schema.columns_key(shard))
+        assert len((await played.parts("", parse("os.version=12")))[1]) == 300
+        assert (await played.selected("", parse("os.version=12")))[2] == 300
+        await played.build_all()
+        assert await played.parts("", parse("os.version=12")) == (75, [])
+
+    server.run(play())
