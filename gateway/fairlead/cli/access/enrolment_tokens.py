@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group, parse_lifetime
+from fairlead.cli.click_extensions import Group, parse_token_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 
@@ -49,7 +49,7 @@ def enrolment_tokens() -> None:
     help="How many agents it enrols.",
 )  # fmt: skip
 @click.option(
-    "--expires", "lifetime", callback=parse_lifetime, default="24h", show_default=True, metavar="LIFETIME",
+    "--expires", "lifetime", callback=parse_token_lifetime, default="24h", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
 @click.option(
@@ -82,8 +82,9 @@ def create(
     made = call_api(
         api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate, approval)
     )
+    agents_of_it = "one agent" if made.uses == 1 else f"{made.uses} agents"
     click.echo(
-        f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
+        f"created enrolment token {made.id} for {agents_of_it} {made.agents}; it expires at {made.expires} and is "
         "not shown again",
         err=True,
     )

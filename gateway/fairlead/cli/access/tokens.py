@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group, parse_lifetime
+from fairlead.cli.click_extensions import Group, parse_token_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 
@@ -30,7 +30,7 @@ def tokens() -> None:
     "--role", "roles", multiple=True, metavar="ROLE", help="Limit the token to this role of its name; may be repeated."
 )
 @click.option(
-    "--expires", "lifetime", callback=parse_lifetime, default="90d", show_default=True, metavar="LIFETIME",
+    "--expires", "lifetime", callback=parse_token_lifetime, default="90d", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
 @click.argument("name")
