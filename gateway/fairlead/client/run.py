@@ -194,7 +194,7 @@ class RunRequests:
         """The runs that the caller may see, the newest first."""
         params: dict[str, str | int] = {} if state is None else {"state": state}
         while True:
-            page = await self._ask(Request("GET", "/v1/runs", params), _RunPage)
+            page = await self._transport.ask(Request("GET", "/v1/runs", params), _RunPage)
             for one in page.runs:
                 yield one
             if page.cursor is None:
@@ -203,13 +203,13 @@ class RunRequests:
 
     async def get(self, run: str) -> RunStatus:
         """The state of a run."""
-        return await self._ask(Request("GET", f"/v1/runs/{check_run_id(run)}"), RunStatus)
+        return await self._transport.ask(Request("GET", f"/v1/runs/{check_run_id(run)}"), RunStatus)
 
     async def ask(self, run: str, wish: Literal["pause", "resume", "cancel"]) -> RunStatus:
         """Ask for a run to be paused, resumed or cancelled; returns its state now, which may follow a moment later."""
         path = f"/v1/runs/{check_run_id(run)}"
         request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}")
-        return await self._ask(request, RunStatus)
+        return await self._transport.ask(request, RunStatus)
 
     async def _post(self, order: Mapping[str, object], key: str, kind: type[T], path: str = "/v1/runs") -> T:
         """Post a run, again if its answer was lost: the key makes it the same run."""
@@ -218,7 +218,7 @@ class RunRequests:
         failures = 0
         while True:
             try:
-                answer = await self._ask(request, kind)
+                answer = await self._transport.ask(request, kind)
                 if failures and isinstance(answer, _AcceptedRun):
                     answer.replayed = False  # the post that had no answer may have begun it
                 return answer
@@ -227,14 +227,6 @@ class RunRequests:
                 if failures > RETRIES:
                     raise
             await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
-
-    async def _ask(self, request: Request, kind: type[T]) -> T:
-        api, body = await self._transport.call(request)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as e:
-            what = f"{request.method} {request.path}"
-            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
 
 
 def _order(

@@ -80,7 +80,7 @@ def create(
     token, which is not shown again.
     """
     made = call_api(
-        api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate, approval)
+        api, token, lambda client: client.enrolment_tokens.create(agents, uses, lifetime, labels, rate, approval)
     )
     agents_of_it = "one agent" if made.uses == 1 else f"{made.uses} agents"
     click.echo(
@@ -98,7 +98,7 @@ def ls(api: str, token: str | None, output: str) -> None:
     """List all enrolment tokens, without their secrets."""
     import msgspec
 
-    found = call_api(api, token, lambda client: client.enrolment_tokens())
+    found = call_api(api, token, lambda client: client.enrolment_tokens.list())
     head = ("ID", "AGENTS", "USED", "EXPIRES")
     rows = [
         (one.id, one.agents, f"{one.used} of {one.uses}", "expired" if one.expired else one.expires) for one in found
@@ -136,7 +136,7 @@ def revoke(api: str, token: str | None, agents: bool, wanted: tuple[str, ...]) -
 
     async def work(client: Client) -> None:
         for id in dict.fromkeys(wanted):
-            await client.revoke_enrolment_token(id, agents)
+            await client.enrolment_tokens.revoke(id, agents)
             click.echo(f"revoked {id}")
 
     call_api(api, token, work)

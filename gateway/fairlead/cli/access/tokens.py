@@ -40,7 +40,7 @@ def create(api: str, token: str | None, roles: tuple[str, ...], lifetime: float,
     Prints the token, which is not shown again. Its name decides which roles it has: those that the gateway's file of
     roles binds to the name. A second token of the same name can replace the first without a gap.
     """
-    made = call_api(api, token, lambda client: client.create_token(name, roles or None, lifetime))
+    made = call_api(api, token, lambda client: client.tokens.create(name, roles or None, lifetime))
     click.echo(
         f"created service token {made.name} with the id {made.id}; it expires at {made.expires} and is not shown again",
         err=True,
@@ -55,7 +55,7 @@ def ls(api: str, token: str | None, output: str) -> None:
     """List all service tokens, without their secrets."""
     import msgspec
 
-    found = call_api(api, token, lambda client: client.tokens())
+    found = call_api(api, token, lambda client: client.tokens.list())
     head = ("ID", "NAME", "ROLES", "EXPIRES", "LAST USED")
     rows = [
         (
@@ -85,9 +85,9 @@ def revoke(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
     """
 
     async def work(client: Client) -> None:
-        known = await client.tokens()
+        known = await client.tokens.list()
         for one in [_chosen(one, known) for one in dict.fromkeys(wanted)]:
-            await client.revoke_token(one.id)
+            await client.tokens.revoke(one.id)
             click.echo(f"revoked {one.name} ({one.id})")
 
     call_api(api, token, work)
