@@ -47,6 +47,7 @@ class WebhookClient:
         self._sink = sink
         self._http: httpx2.AsyncClient | None = None
         self._opening = asyncio.Lock()
+        """The first attempts come at once, and share one client."""
         self._looking: asyncio.Task[list[str]] | None = None
 
     async def send(self, body: bytes, headers: dict[str, str]) -> SendOutcome:
@@ -54,8 +55,9 @@ class WebhookClient:
         import httpx2
 
         try:
+            http = await self._opened()  # a receiver is not to blame for the time that reading authorities takes
             async with asyncio.timeout(self._sink.timeout):
-                return await self._send(body, headers)
+                return await self._send(http, body, headers)
         except TimeoutError:
             return SendOutcome(f"no answer within {self._sink.timeout:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as e:  # the last one of a name
@@ -67,10 +69,9 @@ class WebhookClient:
         if self._http is not None:
             await self._http.aclose()
 
-    async def _send(self, body: bytes, headers: dict[str, str]) -> SendOutcome:
+    async def _send(self, http: httpx2.AsyncClient, body: bytes, headers: dict[str, str]) -> SendOutcome:
         import httpx2
 
-        http = await self._opened()
         url = httpx2.URL(self._sink.url)
         addresses, refused = await self._addresses(url.host, url.port or (443 if url.scheme == "https" else 80))
         if not addresses:
