@@ -66,12 +66,12 @@ LIMITS = {
     # slow batches it is more, see `Backlog.answered`.
     Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
 }
-SLOW: Final = 0.01
+SLOW: Final = 0.02
 """Seconds. A batch that takes longer was delayed by more than its calls of priority BACKGROUND: this process has much
 else to do, or has the CPU only now and then."""
 MOST_BACKGROUND: Final = 64
 """The most calls of priority BACKGROUND in one batch. They take about 2 ms, and what follows from them in this process
-some 4 ms: less than SLOW, so that a batch is not slow because the one before took many."""
+some 5 ms: much less than SLOW, so that no batch is slow because the one before it took many."""
 
 
 class Call:
