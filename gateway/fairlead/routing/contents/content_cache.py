@@ -17,6 +17,8 @@ from fairlead.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES: Final = 64 << 20
+ENTRY_BYTES: Final = 512
+"""What an entry takes besides its octets: without it, a caller could have millions of contents of a few octets kept."""
 
 
 class ContentCache:
@@ -52,7 +54,7 @@ class ContentCache:
             logger.error("the content %s in Redis has other octets than its digest says: it counts as gone", name)
             return None
         self._found[name] = data
-        self._size += len(data)
+        self._size += len(data) + ENTRY_BYTES
         while self._size > self._limit and len(self._found) > 1:
-            self._size -= len(self._found.pop(next(iter(self._found))))
+            self._size -= len(self._found.pop(next(iter(self._found)))) + ENTRY_BYTES
         return data
