@@ -32,7 +32,11 @@ class ContentCache:
         metrics.add_counter(
             "fairlead_content_reads_total", "Contents that this node has read from Redis", lambda: self._reads
         )
-        metrics.add_gauge("fairlead_content_cache_bytes", "Contents that this node has in memory", lambda: self._size)
+        metrics.add_gauge(
+            "fairlead_content_cache_bytes",
+            "Contents that this node has in memory",
+            lambda: self._size - ENTRY_BYTES * len(self._found),
+        )
 
     async def find(self, name: str) -> bytes | None:
         """The octets of a content; None if it is gone. Raises BusUnavailable."""
