@@ -78,7 +78,9 @@ def run(
         raise click.BadParameter("it names no agent: expected ids separated by commas", param_hint="--agents")
     given = parse_payload(payload, arguments)
     pace, signer = pace_members(method, terms), load_signer(terms)
-    if file is None and not unchecked:  # a file adds what it is to the arguments
+    if unchecked:
+        pace["unchecked"] = True
+    elif file is None:  # a file adds what it is to the arguments
         check_arguments(method, given)
 
     if signer is not None and terms["late"]:

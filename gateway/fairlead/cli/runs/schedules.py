@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from fairlead.cli.api_options import api_options, call_api
+from fairlead.cli.command_options import unchecked_option
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
 from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options, parse_payload
@@ -31,12 +32,13 @@ def schedules() -> None:
               help="Leave out starts that no node began in time, or begin one run for all of them.")  # fmt: skip
 @pace_options
 @click.option("--json", "payload", metavar="JSON", help="The payload, in place of NAME=VALUE.")
+@unchecked_option
 @click.argument("name")
 @click.argument("method")
 @click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
 def add(
-    api: str, token: str | None, selector: str, cron: str, zone: str, missed: str, payload: str | None, name: str,
-    method: str, arguments: tuple[str, ...], **terms: Unpack[RunOptions],
+    api: str, token: str | None, selector: str, cron: str, zone: str, missed: str, payload: str | None, unchecked: bool,
+    name: str, method: str, arguments: tuple[str, ...], **terms: Unpack[RunOptions],
 ) -> None:  # fmt: skip
     """Have a run begin again and again:
     fairlead schedules add nightly exec -l env=prod --cron '30 2 * * *' argv='["backup"]'
@@ -46,6 +48,8 @@ def add(
     from fairlead.cli.terminal.results import notify
 
     what, pace = parse_payload(payload, arguments), pace_members(method, terms)
+    if unchecked:
+        pace["unchecked"] = True
     made = call_api(
         api, token,
         lambda client: client.schedules.create(
