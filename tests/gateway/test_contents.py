@@ -199,7 +199,10 @@ async def test_it_is_kept_until_after_the_deadline_of_whatever_names_it(
     assert 0.9 < await hours() <= 1
     await api.start(peer.agent, "script", content=DIGEST, deadline=7200)
     assert 2.9 < await hours() <= 3
-    run = {"method": "script", "agents": [peer.agent], "content": DIGEST, "run_deadline": 36_000}
+    run = {
+        "method": "script", "agents": [peer.agent], "content": DIGEST, "payload": FITTING["script"],
+        "run_deadline": 36_000,
+    }  # fmt: skip
     assert (await api.http.post("/v1/runs", json=run)).status_code == 202
     assert 10.9 < await hours() <= 11
     await api.start(peer.agent, "script", content=DIGEST, deadline=60)
