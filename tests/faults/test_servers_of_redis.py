@@ -145,11 +145,11 @@ async def test_a_shard_that_is_away_is_felt_by_its_agents_alone(number: int, tmp
 
 
 async def _works(fleet: FaultFleet, node: NodeProcess, agent: str) -> None:
-    """A command runs on an agent, through this node. As callers do, a post is repeated that was refused for a moment,
-    because this machine may be too busy for Redis to answer in time."""
+    """A command with an Idempotency-Key runs on an agent, through this node. As callers do, a post is repeated that was
+    refused for a moment, because this machine may be too busy for Redis to answer in time."""
     key = f"probe {agent} {fleet.rng.random()}"
     body = {"agent": agent, "method": "work", "payload": {"key": key, "count": 1, "width": 0, "pause": 0}}
-    headers = {**PLATFORM, "accept": "application/x-ndjson"}
+    headers = {**PLATFORM, "accept": "application/x-ndjson", "idempotency-key": key}
     async with asyncio.timeout(PATIENCE):
         while True:
             try:

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from fairlead.fleet.schema import cmd_key
+from fairlead.shards import agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End
 
@@ -94,6 +95,28 @@ async def test_a_body_is_the_same_when_it_means_the_same(
     one = await post(api, f"{key}-large", large % (name, "1", "z" * 100_000))
     two = await post(api, f"{key}-large", large % (name, "1.0", "z" * 100_000))
     assert one.json()["id"] == two.json()["id"]
+
+
+async def test_the_same_key_of_another_agent_is_another_command(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
+    """Also of an agent in the same shard, where both keys are."""
+    first = await dial(gateway)
+    name = next(name for n in range(10_000) if agent_shard(name := f"same-{n}") == agent_shard(first.agent))
+    peers = [first, await dial(gateway), await dial(gateway, name)]
+    for peer in peers:
+        await peer.greet()
+    ids, key = [], f"shared-{first.agent}"
+    for peer in peers:
+        body = json.dumps({"agent": peer.agent, "method": "work"})
+        posted = await post(api, key, body)
+        assert (posted.status_code, "idempotency-replayed" in posted.headers) == (202, False)
+        assert (await peer.command()).id == posted.json()["id"]
+        ids.append(posted.json()["id"])
+    assert len(set(ids)) == 3
+    for peer, id in zip(peers, ids, strict=True):
+        again = await post(api, key, json.dumps({"agent": peer.agent, "method": "work"}))
+        assert (again.json()["id"], again.headers["idempotency-replayed"]) == (id, "true")
 
 
 async def test_of_many_posts_at_once_one_is_the_first_and_the_others_are_repetitions(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 
 import pytest
 from redis import asyncio as redis_async
@@ -13,7 +12,7 @@ from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import agent_key, open_key
 from fairlead.node import Node
-from fairlead.routing.agents.index_sweeper import IndexSweeper
+from fairlead.routing.agents.index_sweeper import ROUND_MS, IndexSweeper
 from fairlead.settings import Settings
 from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -87,6 +86,12 @@ def _sweeper(node: Node, metrics: Metrics) -> IndexSweeper:
     return IndexSweeper(node.directory, builder, node.routing.removal, node.membership, metrics)
 
 
+def _agents_aside(node: Node, *kinds: str) -> list[str]:
+    """Agents of one shard, which the sweeper of the node itself does not come to soon."""
+    shard = (node.membership.now() // ROUND_MS + SHARDS // 2) % SHARDS
+    return [next(one for n in itertools.count() if agent_shard(one := f"{kind}{n}") == shard) for kind in kinds]
+
+
 @pytest.mark.parametrize("forget_after", [0.5, 0.0])
 async def test_the_sweep_forgets_only_agents_that_were_away_for_long(
     own_valkey: EmbeddedValkey, forget_after: float
@@ -94,7 +99,7 @@ async def test_the_sweep_forgets_only_agents_that_were_away_for_long(
     """An agent whose node died counts as absent from the time when that is noted, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
         directory, sweep = node.directory, _sweeper(node, node.metrics)
-        left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
+        left, orphan, linked = _agents_aside(node, "left-", "orphan-", "linked-")
         leases = {left: node.membership.lease, orphan: "dead#1", linked: node.membership.lease}
         for agent, lease in leases.items():
             far = node.membership.now() + FAR_MS
@@ -126,28 +131,29 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
         directory, sweep = node.directory, _sweeper(node, metrics)
-        shard = agent_shard("aa")
-        names = (f"b{number}" for number in itertools.count())
-        broken, behind = [next(name for name in names if agent_shard(name) == shard) for _ in range(2)]
+        foreign, broken, behind = _agents_aside(node, "a", "b", "c")
+        shard = agent_shard(foreign)
+        # Otherwise the node does so within seconds of its start, and finds the row of another type before the sweep.
+        await ColumnBuilder(node._store, directory).build(shard)
         far = node.membership.now() + FAR_MS
-        for agent in ("aa", broken, behind):
+        for agent in (foreign, broken, behind):
             assert isinstance(
                 await directory.claim(agent, node.membership.lease, "boot", 1, agent, b"{}", far), Claimed
             )
             assert await directory.release(agent, agent, 1000, False, "")
         async with redis_async.from_url(own_valkey.url) as redis:
-            await redis.delete(agent_key("aa"))
-            await redis.set(agent_key("aa"), "of another type")
+            await redis.delete(agent_key(foreign))
+            await redis.set(agent_key(foreign), "of another type")
             await redis.hset(agent_key(broken), "seen", "yesterday")
             await asyncio.sleep(0.6)  # longer than `forget_after`
             await sweep.sweep(shard)
-            assert "aa" in await directory.index_page(shard, "", 10)
+            assert foreign in await directory.index_page(shard, "", 10)
             async with asyncio.timeout(30):
-                while await redis.exists(agent_key("aa")):
+                while await redis.exists(agent_key(foreign)):
                     await asyncio.sleep(0.01)
         await sweep.sweep(shard)
         assert await directory.index_page(shard, "", 10) == [broken], "the others are forgotten"
-    assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
+    assert [agent_key(agent) in caplog.text for agent in (foreign, broken)] == [True, True]
     assert caplog.text.count("the sweep skips") == 2
     assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -35,6 +36,21 @@ def test_what_is_due_in_a_missing_hour_is_due_after_it_and_in_a_double_one_once(
     assert spring == ["03-29T01:00", "03-30T00:30"]  # 02:30 is missing: at 03:00, and on the next day as ever
     autumn = starts("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00+00:00", 2)
     assert [start[:5] for start in autumn] == ["10-25", "10-26"]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Antarctica/Troll"])
+@pytest.mark.parametrize("cron", ["30 2 * * *", "30 1,2 * * *", "45 1 * * *", "*/7 1-3 * * *", "* * * * *"])
+def test_a_start_is_never_before_the_moment_after_which_it_is_looked_for(cron: str, zone: str) -> None:
+    place, day = ZoneInfo(zone), at("2026-01-01T00:00:00+00:00")
+    for _ in range(365):
+        before, day = day, day + 86_400_000
+        if (
+            datetime.fromtimestamp(before / 1000, place).utcoffset()
+            == datetime.fromtimestamp(day / 1000, place).utcoffset()
+        ):
+            continue
+        for moment in range(before, day, 7 * 60_000 + 13):
+            assert next_start(cron, zone, moment) > moment
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ async def scripted(
 ) -> AsyncIterator[int]:
     """A TCP server that does what the script says; gives its port."""
 
+    serving: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await script(reader, writer)
@@ -23,11 +25,25 @@ async def scripted(
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        serving[task] = writer
+        task.add_done_callback(ended)
+
+    def ended(task: asyncio.Task[None]) -> None:
+        del serving[task]
+        if not task.cancelled():
+            task.result()  # what a script has failed with is logged by the event loop
+
+    server = await asyncio.start_server(accepted, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for task, writer in tuple(serving.items()):
+            writer.transport.abort()  # also of a script that has not begun: nobody else would close it
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 async def accept(

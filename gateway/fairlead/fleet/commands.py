@@ -274,21 +274,21 @@ class Commands:
         ended, was never created, or its key has expired too."""
         return Answer(self._store.submit("GET", schema.outcome_key(command)), command_replies.parse_outcome)
 
-    async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
-        """Bind an Idempotency-Key to a body and a command id for 24 h. Returns the body and id that were bound
-        first."""
+    async def remember(self, key: str, body_digest: str, command: str) -> tuple[str, str]:
+        """Bind an Idempotency-Key, which is `key` in Redis, to a body and a command id for 24 h. Returns the body and
+        id that were bound first."""
         value = f"{body_digest} {command}"
         life = schema.REMEMBERED_MS
-        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "PX", life)
+        reply = await self._store.submit("SET", key, value, "NX", "GET", "PX", life)
         bound = value if reply is None else text(reply)
         if reply is None:
-            self.recent.key_bound(key_digest, value)
+            self.recent.key_bound(key, value)
         body, _, first = bound.partition(" ")
         return body, first
 
-    def unbind(self, key_digest: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
+    def unbind(self, key: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
         """Release an Idempotency-Key whose command was refused, if it is still bound to that command."""
-        return self._store.run(lua.UNBIND_KEY, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
+        return self._store.run(lua.UNBIND_KEY, (key,), (f"{body_digest} {command}",))
 
 
 def accepted() -> tuple[Arg, ...]:

@@ -1,9 +1,9 @@
 """The Lua scripts of this package, one constant each. They are read once, when the module is imported.
 
 All modules of `fleet` that write to Redis use them. A line `--include record` in a script is replaced with record.lua,
-and `--include columns` with columns.lua: the functions that several scripts share, because Redis scripts cannot include
-one another. This module sends nothing to Redis: the `Store` does, and it loads a script into Redis if the script is
-missing there.
+and so are those of columns.lua and facts.lua: the functions that several scripts share, because Redis scripts cannot
+include one another. This module sends nothing to Redis: the `Store` does, and it loads a script into Redis if the
+script is missing there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.store.script import Script
 
 _FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
-SHARED = ("record", "columns")
+SHARED = ("record", "columns", "facts")
 
 
 def _load(name: str) -> Script:

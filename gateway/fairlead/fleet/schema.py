@@ -38,13 +38,14 @@ fl1:columns:{s}        hash    the columns of a shard: facts and labels of its a
 fl2:cmd:{s}:id         hash    a command's record, a row for its target, its followers. Written by the scripts of
                                commands; deadline + retention, and `retention` from the end on
 fl2:out:{s}:id         stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record, or
-                               until they are dropped to make room. If they are few and came with the end, the record
-                               has them itself
+                               until they are dropped to make room. Once the command has ended and they are few, the
+                               record has them itself
 fl2:in:{s}:id          stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
 fl2:outcome:{s}:id     string  final state of a command with an Idempotency-Key, and when it ended, if that key
                                outlives the record. Written by finish; as long as the key
-fl2:kept:{s}           zset    `id agent bytes` of each ended command with more than 4 KiB of results → when it ended
-                               (ms). Written by what ends commands; entries are removed with the results
+fl2:kept:{s}           zset    `id agent bytes` of each ended command with more than 512 bytes of results, or more than
+                               its method may have → when it ended (ms). Written by what ends commands; entries are
+                               removed with the results
 fl2:kept_until:{s}     zset    the same → until when its results are kept (ms). Likewise
 fl2:kept_bytes:{s}     string  bytes of these results. Likewise
 fl2:deadlines:{s}      zset    `id agent` → when the command sweeper checks it next (ms). Written by what accepts
@@ -59,7 +60,9 @@ fl1:run_agents:{id}    list    the agents of a run, 1,000 in each entry
 fl1:run_states:{id}    string  the state of each of its targets, as one letter
 fl1:run_ends:{id}      list    how its targets ended, in the order of their ends
 fl1:run_groups:{id}    hash    how many of its targets ended in the same way with the same output
-fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
+fl1:idem:{s}:hash      string  body hash and command id of an Idempotency-Key, in the shard of the command's agent.
+                               Written by dispatch; 24 h
+fl1:idem:{hash}        string  the same of the Idempotency-Key of a run
 fl1:link_stats:{a}     string  statistics of an agent's link. Written by its node on request; 10 s
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
 fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by other nodes (see bus.inbox); 150 s
@@ -297,7 +300,12 @@ def kept_keys(shard: int) -> tuple[str, str, str]:
     return f"fl2:kept:{{{shard}}}", f"fl2:kept_until:{{{shard}}}", f"fl2:kept_bytes:{{{shard}}}"
 
 
-def idem_key(digest: str) -> str:
+def idem_key(digest: str, agent: str) -> str:
+    """What the Idempotency-Key of a command is bound to, beside the command's record."""
+    return f"fl1:idem:{{{agent_shard(agent)}}}:{digest}"
+
+
+def run_idem_key(digest: str) -> str:
     return f"fl1:idem:{{{digest}}}"
 
 

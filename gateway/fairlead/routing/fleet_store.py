@@ -57,12 +57,14 @@ class FleetStore:
         """The parts that use `store`. `output_limit` is the number of bytes of results that are kept for one
         command, `memory_limit` that of all that Redis may hold (see `StoreMemory`)."""
         directory = Directory(store)
+        records, gate = Commands(store, output_limit), FailoverGate(store.owner, store.owners)
+        records.recent.settled = lambda: not gate.closed and all(store.owners().values())
         return cls(
             store,
             directory,
             AgentColumns(store, directory),
             ColumnBuilder(store, directory),
-            Commands(store, output_limit),
+            records,
             EventLog(store),
             DeadlineQueue(store),
             NodeRows(store),
@@ -74,7 +76,7 @@ class FleetStore:
             StoreMemory(store, memory_limit),
             Repairs(store, output_limit),
             ServingServer(store),
-            FailoverGate(store.owner, store.owners),
+            gate,
             TenantLimits(TenantUse(store)),
             KeptResults(store),
         )

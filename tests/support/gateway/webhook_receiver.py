@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -38,8 +39,22 @@ class WebhookReceiver:
     answer: Callable[[Received], int | web.Response] = lambda _: 204
     requests: list[Received] = field(default_factory=list)
     accepted: list[str] = field(default_factory=list)
+    open: asyncio.Event = field(default_factory=asyncio.Event)
+    """It answers while this is set, as it is at first."""
     port: int = 0
     scheme: str = "http"
+
+    runner: web.AppRunner | None = None
+
+    def __post_init__(self) -> None:
+        self.open.set()
+
+    @property
+    def transports(self) -> list[asyncio.Transport]:
+        """Those of the connections that are open now."""
+        server = None if self.runner is None else self.runner.server
+        connections = [] if server is None else server.connections
+        return [transport for one in connections if (transport := one.transport) is not None]
 
     @property
     def url(self) -> str:
@@ -49,6 +64,7 @@ class WebhookReceiver:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         one = Received({name.lower(): value for name, value in request.headers.items()}, await request.read())
         self.requests.append(one)
+        await self.open.wait()
         status = self.answer(one)
         if isinstance(status, web.Response):
             return status
@@ -62,7 +78,7 @@ async def receiving(context: ssl.SSLContext | None = None) -> AsyncIterator[Webh
     receiver = WebhookReceiver(scheme="http" if context is None else "https")
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", receiver._handle)
-    runner = web.AppRunner(app)
+    runner = receiver.runner = web.AppRunner(app)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
@@ -70,4 +86,7 @@ async def receiving(context: ssl.SSLContext | None = None) -> AsyncIterator[Webh
         receiver.port = runner.addresses[0][1]
         yield receiver
     finally:
+        # A connection with TLS that is closed waits for the other end, longer than the test and its event loop last.
+        for transport in receiver.transports:
+            transport.abort()
         await runner.cleanup()

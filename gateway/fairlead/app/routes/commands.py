@@ -209,7 +209,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> tuple[Comman
         retry=body.retry,
         retain=body.retain,
         traceparent=(find_header(request, b"traceparent") or "")[:64],
-        key_digest=hashlib.sha256(key_of(subject, key).encode()).hexdigest() if key else "",
+        key_digest=hashlib.sha256(f"{key_of(subject, key)}\0{body.agent}".encode()).hexdigest() if key else "",
         body_digest=body_digest,
         subject=subject.identity,
         id=command,

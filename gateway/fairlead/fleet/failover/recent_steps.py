@@ -19,7 +19,8 @@ from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import Arg
 
 KEPT: Final = 30.0
-"""Seconds. Replicas are usually some milliseconds behind; one that is much further behind should not be promoted."""
+"""Seconds, not counting those in which a server is away or not compared yet. Replicas are usually some milliseconds
+behind; one that is much further behind should not be promoted."""
 COUNT: Final = 50_000
 """Steps without results: some 15 MB, and 30 s at 1,600 a second."""
 BYTES: Final = 16 << 20
@@ -66,7 +67,8 @@ class KeyStep(msgspec.Struct, frozen=True, gc=False):
     """An Idempotency-Key was bound to a body and a command, which is `value`."""
 
     at: float
-    digest: str
+    key: str
+    """In Redis."""
     value: str
 
 
@@ -95,6 +97,9 @@ class StoredStep(msgspec.Struct, frozen=True, gc=False):
 class RecentSteps:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.settled: Callable[[], bool] = lambda: True
+        """Whether Redis has what was told. Otherwise nothing is forgotten because of its age: a Redis may be away for
+        longer than that, while the other primaries of a Cluster, or the one that took over, get new steps."""
         self._steps: deque[Step] = deque()
         self._stored: deque[StoredStep] = deque()
         self._held = 0
@@ -114,8 +119,8 @@ class RecentSteps:
     ) -> None:
         self._add(AcceptedStep(self._clock(), command, agent, created, retention, terms, about))
 
-    def key_bound(self, digest: str, value: str) -> None:
-        self._add(KeyStep(self._clock(), digest, value))
+    def key_bound(self, key: str, value: str) -> None:
+        self._add(KeyStep(self._clock(), key, value))
 
     def sent(self, command: str, agent: str, gen: int, memory: str, attempt: int) -> None:
         self._add(SentStep(self._clock(), command, agent, gen, memory, attempt))
@@ -127,16 +132,19 @@ class RecentSteps:
         self._add(CancelStep(self._clock(), command, agent))
 
     def _add(self, step: Step) -> None:
-        # Older than the newest step, and not older than now: nothing is added while Redis is away.
-        steps = self._steps
-        while steps and (steps[0].at < step.at - KEPT or len(steps) >= COUNT):
+        steps, forgotten = self._steps, step.at - KEPT
+        if steps and steps[0].at < forgotten and self.settled():
+            while steps and steps[0].at < forgotten:
+                steps.popleft()
+        elif len(steps) >= COUNT:
             steps.popleft()
         steps.append(step)
 
     def results_stored(self, command: str, agent: str, memory: str, steps: Sequence[Arg]) -> None:
         now, stored = self._clock(), self._stored
         size = OVERHEAD + sum([len(arg) for arg in steps if isinstance(arg, bytes)])  # an end has a payload, too
-        while stored and (stored[0].at < now - KEPT or self._held + size > BYTES):
+        outdated = bool(stored) and stored[0].at < now - KEPT and self.settled()
+        while stored and (self._held + size > BYTES or (outdated and stored[0].at < now - KEPT)):
             self._held -= stored.popleft().size
         self._held += size
         stored.append(StoredStep(now, command, agent, memory, steps, size))

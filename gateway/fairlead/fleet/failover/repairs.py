@@ -53,9 +53,8 @@ class Repairs:
 
     def bind_key(self, step: KeyStep) -> Answer[None]:
         """Bind an Idempotency-Key again, unless it is bound."""
-        key = schema.idem_key(step.digest)
         reply = self._store.write(
-            "SET", key, step.value, "NX", "PX", schema.REMEMBERED_MS, priority=Priority.RESULTS
+            "SET", step.key, step.value, "NX", "PX", schema.REMEMBERED_MS, priority=Priority.RESULTS
         )  # fmt: skip
         return Answer(reply, lambda _: None)
 

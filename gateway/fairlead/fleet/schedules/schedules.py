@@ -18,7 +18,12 @@ from fairlead.store.script import load
 from fairlead.store.store import Store
 
 SCHEDULES_LIMIT: Final = 1_000
-"""Schedules of the whole fleet: a list of them has at most a few hundred KB, and often far less."""
+"""Schedules of the whole fleet: whoever lists those of one tenant reads all, which are 10 MB at most and often far
+less."""
+TENANT_LIMIT: Final = SCHEDULES_LIMIT // 4
+"""Schedules of one tenant, where there are several."""
+PAYLOAD_LIMIT: Final = 8 << 10
+"""Bytes of a schedule's payload. Larger ones are contents, which no list reads."""
 PUT_SCHEDULE = load("fairlead.fleet.schedules", "scripts/put_schedule")
 RECORD_START = load("fairlead.fleet.schedules", "scripts/record_start")
 
@@ -50,9 +55,13 @@ class Schedules:
         reply = await self._store.submit("HGET", schema.SCHEDULES, id)
         return None if reply is None else _decode(octets(reply))
 
+    async def count(self, tenant: str) -> int:
+        """How many schedules a tenant has."""
+        return sum(one.schedule.terms.tenant == tenant for one in await self.all())
+
     async def all(self) -> list[ListedSchedule]:
         """All schedules, the oldest first."""
-        stored = self._store.submit("HGETALL", schema.SCHEDULES, expected=1 << 18)
+        stored = self._store.submit("HGETALL", schema.SCHEDULES, expected=1 << 20)
         times = self._store.submit("ZRANGE", schema.SCHEDULES_DUE, 0, -1, "WITHSCORES", expected=1 << 16)
         started = self._store.submit("HGETALL", schema.SCHEDULE_STARTS, expected=1 << 16)
         found, due, last = table(await stored), _pairs(items(await times)), table(await started)
@@ -62,12 +71,12 @@ class Schedules:
         ]
         return sorted(listed, key=lambda one: one.schedule.created)
 
-    async def due(self, now: int, most: int) -> list[tuple[str, int]]:
+    async def due(self, now: int, most: int) -> dict[str, int]:
         """Up to `most` schedules that are due at the time `now` (ms), and since when."""
         reply = await self._store.submit(
             "ZRANGEBYSCORE", schema.SCHEDULES_DUE, "-inf", now, "WITHSCORES", "LIMIT", 0, most
         )
-        return list(_pairs(items(reply)).items())
+        return _pairs(items(reply))
 
     async def advance(self, id: str, due: int, following: int, start: LastStart) -> bool:
         """Note how the start that was due went, and when the schedule is due next. False if another node has."""

@@ -108,61 +108,38 @@ if moved > 0 and not landed and (row[4] or '') == '' and row[8] == '1' then
   redis.call('HDEL', KEYS[1], 'moved')
   moved = 0
 end
-redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
-  'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now), 'drained', '0',
-  unpack(chain and {'chain', chain} or {}))
+local set = {'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
+  'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now), 'drained', '0'}
+local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
+if chain then put('chain', chain) end
 if ARGV[19] ~= '' then
-  redis.call('HSET', KEYS[1], 'journal', ARGV[19])
+  put('journal', ARGV[19])
 elseif row[16] then
   redis.call('HDEL', KEYS[1], 'journal')
 end
 if chain and row[10] and not cloned then redis.call('HDEL', KEYS[1], 'cloned', 'untold') end
 if (row[4] or '') ~= '' and row[5] ~= ARGV[4] then
-  redis.call('HSET', KEYS[1], 'unrecorded', row[4] .. ' ' .. row[5], 'close', '0', 'reason', '')
+  put('unrecorded', row[4] .. ' ' .. row[5])
+  put('close', '0')
+  put('reason', '')
 end
 local labels, lost = row[13], row[14]
 if not row[1] and ARGV[11] ~= '' then
   labels = ARGV[11]
-  redis.call('HSET', KEYS[1], 'labels', labels)
+  put('labels', labels)
 end
 if not row[1] and ARGV[8] == '1' then
   lost = string.format('%.0f', now)
-  redis.call('HSET', KEYS[1], 'labels_lost', lost)
+  put('labels_lost', lost)
 end
 -- Most agents come back with the facts that they had, and their facts and columns stay as they are.
 if row[11] ~= ARGV[5] or string.match(row[12] or '', '^%d+') ~= redis.pcall('HGET', KEYS[4], 'gen') then
 -- The functions are made here, because a claim that needs none of them should not pay for them.
 --include columns
--- Notes which facts differ, as a line `ms LEFT {"KEY": ["before", "after"]}` before the older lines; LEFT counts those for
--- which the line has no room.
-local function note_change(row, now, old, new)
-  local changed, size, left = {}, 0, 0
-  local function compare(key)
-    if old[key] == new[key] then return end
-    local length = #key + #(old[key] or '') + #(new[key] or '')
-    if size + length > 512 then
-      left = left + 1
-    else
-      size = size + length
-      changed[key] = {old[key] or cjson.null, new[key] or cjson.null}
-    end
-  end
-  for key in pairs(old) do compare(key) end
-  for key in pairs(new) do if old[key] == nil then compare(key) end end
-  local lines = {string.format('%.0f %d ', now, left) .. cjson.encode(changed)}
-  for line in string.gmatch(redis.call('HGET', row, 'fact_changes') or '', '[^\n]+') do
-    if #lines == 5 then break end
-    lines[#lines + 1] = line
-  end
-  redis.call('HSET', row, 'fact_changes', table.concat(lines, '\n'))
+--include facts
+  keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], row[12], labels, lost)
 end
-  redis.call('HSET', KEYS[1], 'facts', ARGV[5])
-  local read, before = pcall(cjson.decode, row[11] or '{}')
-  if not read or type(before) ~= 'table' then before = {} end
-  local facts = cjson.decode(ARGV[5])
-  keep_columns(KEYS[4], index_row, KEYS[1], row[12], before, facts, labels or '{}', lost)
-  if row[11] and row[11] ~= ARGV[5] then note_change(KEYS[1], now, before, facts) end
-end
+redis.call('HSET', KEYS[1], unpack(set))
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), string.format('%.0f', moved), landed and '1' or '', notice,
   unpack(redis.call('HKEYS', KEYS[2]))}

@@ -11,19 +11,11 @@
 -- NAME is f.KEY for a fact, l.KEY for a label, t for the tenant, and x, whose only value says that labels were lost.
 local CELLS, CODES, OTHER, COLUMNS, LENGTH = 112, 254, 255, 64, 128
 
--- What a selector cannot name has no column.
+-- Adds a value, false for none. What a selector cannot name has no column.
 local function add_change(changes, kind, key, value)
-  if #key <= 64 and string.find(key, '^%w[%w._/-]*$') then changes[#changes + 1] = {kind .. '.' .. key, value} end
-end
-
--- Adds what differs between two tables of facts or of labels.
-local function add_changes(changes, kind, old, new)
-  for key, value in pairs(new) do
-    if old[key] ~= value then add_change(changes, kind, key, value) end
-  end
-  for key in pairs(old) do
-    if new[key] == nil then add_change(changes, kind, key, false) end
-  end
+  if #key > 64 or not string.find(key, '^%w[%w._/-]*$') then return end
+  local n = #changes
+  changes[n + 1], changes[n + 2] = kind .. key, value
 end
 
 local function with_cell(cells, at, cell)
@@ -41,57 +33,75 @@ local function code_of(codes, value)
   return used + 1, codes .. '\1' .. value .. '\0' .. string.char(used + 1)
 end
 
--- Writes the cells of one position. A change is the name of a column and the value, false for none.
-local function write_cells(columns, pos, changes)
-  local chunk, at, asked = math.floor(pos / CELLS), pos % CELLS, {'f+', 'l+', 'f!', 'l!'}
-  for i = 1, #changes do
-    asked[2 * i + 3], asked[2 * i + 4] = changes[i][1], changes[i][1] .. ':' .. chunk
+-- Adds what columns say of a position to `set`, fields and values of the hash, and writes them all in one call. `changes`
+-- are names of columns, each followed by its value, false for none. Returns false, and writes nothing, if these columns
+-- are not `gen`.
+local function write_cells(columns, gen, pos, changes, set)
+  local at, asked = pos % CELLS, {'gen'}
+  local chunk = tostring((pos - at) / CELLS)
+  local suffix = ':' .. chunk
+  for i = 1, #changes, 2 do
+    asked[i + 1], asked[i + 2] = changes[i], changes[i] .. suffix
   end
-  local found, set = redis.call('HMGET', columns, unpack(asked)), {}
-  local counts, full = {f = tonumber(found[1]) or 0, l = tonumber(found[2]) or 0}, {f = found[3], l = found[4]}
-  local function put(field, value) set[#set + 1], set[#set + 2] = field, value end
-  for i = 1, #changes do
-    local name, value, codes = changes[i][1], changes[i][2], found[2 * i + 3]
+  local found, heads, hashes, others = redis.call('HMGET', columns, unpack(asked)), nil, {}, {}
+  if found[1] ~= gen then return false end
+  local function put(field, value)
+    local n = #set
+    set[n + 1], set[n + 2] = field, value
+  end
+  -- The codes of a new column; nil if the key is refused.
+  local function new_column(name)
     local kind = string.sub(name, 1, 1)
-    if value and not codes and not full[kind] then
-      if (counts[kind] or 0) >= COLUMNS then
-        full[kind] = '1'
+    if kind == 'f' or kind == 'l' then
+      heads = heads or redis.call('HMGET', columns, 'f+', 'l+', 'f!', 'l!')
+      local i = kind == 'f' and 1 or 2
+      if heads[i + 2] then return end
+      local count = tonumber(heads[i]) or 0
+      if count >= COLUMNS then
+        heads[i + 2] = '1'
         put(kind .. '!', '1')
-      else
-        codes = ''
-        put(name, codes)
-        if counts[kind] then
-          counts[kind] = counts[kind] + 1
-          put(kind .. '+', counts[kind])
-        end
+        return
       end
+      heads[i] = count + 1
+      put(kind .. '+', heads[i])
     end
+    put(name, '')
+    return ''
+  end
+  for i = 1, #changes, 2 do
+    local name, value, codes = changes[i], changes[i + 1], found[i + 1]
+    if value and not codes then codes = new_column(name) end
     if codes then
-      local code, cells = 0, found[2 * i + 4] or ''
+      local code, cells = 0, found[i + 2] or ''
       if value then
         local known = codes
         code, codes = code_of(codes, value)
         if codes ~= known then put(name, codes) end
       end
       if code == OTHER then
-        local hash, field = redis.sha1hex(value), name .. '#' .. chunk
-        local bytes = string.char(tonumber(string.sub(hash, 1, 2), 16), tonumber(string.sub(hash, 3, 4), 16))
-        put(field, with_cell(redis.call('HGET', columns, field) or '', 2 * at, bytes))
+        local hash = redis.sha1hex(value)
+        hashes[#hashes + 1] = string.char(tonumber(string.sub(hash, 1, 2), 16), tonumber(string.sub(hash, 3, 4), 16))
+        others[#others + 1] = name .. '#' .. chunk
       end
-      if code > 0 or at < #cells then put(name .. ':' .. chunk, with_cell(cells, at, string.char(code))) end
+      if code > 0 or at < #cells then put(asked[i + 2], with_cell(cells, at, string.char(code))) end
     end
   end
+  if #others > 0 then
+    local before = redis.call('HMGET', columns, unpack(others))
+    for i = 1, #others do put(others[i], with_cell(before[i] or '', 2 * at, hashes[i])) end
+  end
   if #set > 0 then redis.call('HSET', columns, unpack(set)) end
+  return true
 end
 
--- The position of a row whose field `pos` is `placed`, if it is one in these columns.
-local function position_of(columns, placed)
+-- The two parts of the field `pos` of a row, if it has one.
+local function position_of(placed)
   local gen, pos = string.match(placed or '', '^(%d+)%.(%d+)$')
-  if gen and redis.call('HGET', columns, 'gen') == gen then return tonumber(pos) end
+  return gen, tonumber(pos)
 end
 
--- Gives an agent a position, and notes it in its row.
-local function place(columns, row, agent)
+-- Takes a position for an agent. Returns GEN and P, and what is to be set for it.
+local function place(columns, agent)
   local head = redis.call('HMGET', columns, 'gen', 'free', 'next')
   local gen, pos = head[1], head[2]
   if not gen then
@@ -100,42 +110,41 @@ local function place(columns, row, agent)
     redis.call('HSET', columns, 'gen', gen)
   end
   if pos and pos ~= '' then
-    redis.call('HSET', columns, 'free', string.sub(redis.call('HGET', columns, '@' .. pos) or '>', 2), '@' .. pos, agent)
-  else
-    pos = head[3] or '0'
-    redis.call('HSET', columns, 'next', string.format('%.0f', pos + 1), '@' .. pos, agent)
+    return gen, pos, {'free', string.sub(redis.call('HGET', columns, '@' .. pos) or '>', 2), '@' .. pos, agent}
   end
-  redis.call('HSET', row, 'pos', gen .. '.' .. pos)
-  return tonumber(pos)
+  pos = head[3] or '0'
+  return gen, pos, {'next', string.format('%.0f', pos + 1), '@' .. pos, agent}
 end
 
--- Brings the columns in step with the row of an agent. `placed` is its field `pos`, `before` the table of facts that it
--- had, `facts` that of those that it has, and `labels` is JSON.
-local function index_row(columns, row, placed, before, facts, labels, lost)
-  local changes, pos = {}, position_of(columns, placed)
-  if not pos then
-    local agent = string.match(row, '}:(.*)$')
-    pos, before = place(columns, row, agent), {}
-    changes = {{'t', string.match(agent, '^/([^/]*)/') or ''}, {'x', lost and '1'}}
-    add_changes(changes, 'l', {}, cjson.decode(labels))
-  end
-  add_changes(changes, 'f', before, facts)
-  write_cells(columns, pos, changes)
+-- Brings the columns in step with the row of an agent. `placed` is its field `pos`, `changes` are those of its facts,
+-- `facts` is the table of all that it has, and `labels` is JSON. Returns its new `pos` if it was in none of these columns.
+local function index_row(columns, row, placed, changes, facts, labels, lost)
+  local gen, pos = position_of(placed)
+  if gen and write_cells(columns, gen, pos, changes, {}) then return end
+  local agent, set = string.match(row, '}:(.*)$'), nil
+  changes = {'t', string.match(agent, '^/([^/]*)/') or '', 'x', lost and '1' or false}
+  for key, value in pairs(cjson.decode(labels)) do add_change(changes, 'l.', key, value) end
+  for key, value in pairs(facts) do add_change(changes, 'f.', key, value) end
+  gen, pos, set = place(columns, agent)
+  write_cells(columns, gen, tonumber(pos), changes, set)
+  return gen .. '.' .. pos
 end
 
 -- Removes an agent, of whose row these are the fields.
 local function remove_row(columns, placed, facts, labels)
-  local pos = position_of(columns, placed)
-  if not pos then return end
-  local changes = {{'t', false}, {'x', false}}
-  add_changes(changes, 'f', cjson.decode(facts or '{}'), {})
-  add_changes(changes, 'l', cjson.decode(labels or '{}'), {})
-  write_cells(columns, pos, changes)
-  redis.call('HSET', columns, '@' .. pos, '>' .. (redis.call('HGET', columns, 'free') or ''), 'free', pos)
+  local gen, pos = position_of(placed)
+  if not gen then return end
+  local changes = {'t', false, 'x', false}
+  for key in pairs(cjson.decode(facts or '{}')) do add_change(changes, 'f.', key, false) end
+  for key in pairs(cjson.decode(labels or '{}')) do add_change(changes, 'l.', key, false) end
+  local free = redis.call('HGET', columns, 'free') or ''
+  write_cells(columns, gen, pos, changes, {'@' .. pos, '>' .. free, 'free', pos})
 end
 
 -- Calls a function that writes columns. One that fails costs the agent nothing: the columns are removed, and lists read
 -- all rows of the shard until they are built again.
 local function keep_columns(columns, write, ...)
-  if not pcall(write, columns, ...) then redis.pcall('UNLINK', columns) end
+  local done, result = pcall(write, columns, ...)
+  if done then return result end
+  redis.pcall('UNLINK', columns)
 end

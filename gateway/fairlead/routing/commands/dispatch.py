@@ -93,7 +93,7 @@ class Dispatcher:
         command, before = request.id, None
         if request.id or request.key_digest:
             # It may repeat what is not back yet.
-            await self._gate.wait_settled_for(agent_key(request.agent), idem_key(request.key_digest))
+            await self._gate.wait_settled_for(agent_key(request.agent))
         if request.id:
             before = await self._posted_before(request)
         else:
@@ -125,7 +125,8 @@ class Dispatcher:
     async def _recall(self, request: CommandRequest, command: str) -> tuple[str, DispatchedCommand | None]:
         """The command that the Idempotency-Key of `request` is bound to, which is `command` if there was none, and what
         has become of it, or None if its record has yet to be written."""
-        body, first = await self._records.remember(request.key_digest, request.body_digest, command)
+        key = idem_key(request.key_digest, request.agent)
+        body, first = await self._records.remember(key, request.body_digest, command)
         if body != request.body_digest:
             raise IdempotencyConflict(
                 "this Idempotency-Key was used with another body: use a new key for a new command", id=first
@@ -252,7 +253,7 @@ class Dispatcher:
             return  # the agent came back at this moment, and has the command
         self._completion.completed(command, request.agent, TargetState.OFFLINE.value, done.followers, how.code)
         if request.key_digest:
-            self._records.unbind(request.key_digest, request.body_digest, command)
+            self._records.unbind(idem_key(request.key_digest, request.agent), request.body_digest, command)
         raise AgentOffline(message, agent=local_id(request.agent), id=command, why=why, absent_s=absent_ms // 1000)
 
     async def look_up(self, command: str) -> CommandRecord:

@@ -22,7 +22,7 @@ class CommandRequest(msgspec.Struct, frozen=True):
     retain: str
     traceparent: str
     key_digest: str
-    """The digest of its Idempotency-Key, "" if it has none."""
+    """The digest of its Idempotency-Key and agent, "" if it has none."""
     body_digest: str
     subject: str = ""
     """Who posted it."""

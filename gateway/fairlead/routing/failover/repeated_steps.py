@@ -58,7 +58,7 @@ class RepeatedSteps:
 
         def is_here(step: Step | StoredStep) -> bool:
             if isinstance(step, KeyStep):
-                return self._store.owner(schema.idem_key(step.digest)) == owner
+                return self._store.owner(step.key) == owner
             return owned[agent_shard(step.agent)]
 
         steps = [step for step in self._recent if is_here(step)]

@@ -24,7 +24,7 @@ from fairlead.errors import (
 from fairlead.fleet.runs.keys import run_key
 from fairlead.fleet.runs.run_record import LETTERS, OwnedRun, RunGroup, RunRow, RunTargetState, RunTerms
 from fairlead.fleet.runs.runs import AGENTS_A_BLOB, Runs
-from fairlead.fleet.schema import idem_key
+from fairlead.fleet.schema import run_idem_key
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.run_driver import wish_topic
@@ -111,8 +111,9 @@ class RunService:
     async def _bind(self, key_digest: str, body_digest: str, run: str) -> str:
         """Bind the Idempotency-Key to `run`; returns the run to which it is bound. Raises IdempotencyConflict, and
         RecordExpired."""
-        await self._gate.wait_settled_for(idem_key(key_digest))  # the post may repeat one that a failover has lost
-        body, first = await self._records.remember(key_digest, body_digest, run)
+        key = run_idem_key(key_digest)
+        await self._gate.wait_settled_for(key)  # the post may repeat one that a failover has lost
+        body, first = await self._records.remember(key, body_digest, run)
         if body != body_digest:
             raise IdempotencyConflict(
                 "this Idempotency-Key was used with another body: use a new key for a new run", id=first

@@ -22,7 +22,7 @@ from fairlead.fleet.contents.content_store import digest_of
 from fairlead.fleet.node_table import choose
 from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schedules.schedule_record import LastStart, Schedule
-from fairlead.fleet.schedules.schedules import Schedules
+from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT, Schedules
 from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.batches import spread_order
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 PERIOD: Final = 1.0
 """Seconds between two looks for schedules that are due."""
-DUE: Final = 16
-"""Schedules that one look begins."""
+AGAIN: Final = 5.0
+"""Seconds until this node tries a start again that has failed, such as for a quota: it selects the agents each time."""
 KEEPERS: Final = 2
 """Nodes that look for a schedule at a time: one of them may have died a moment ago."""
 MISSED_MS: Final = 60_000
@@ -60,6 +60,8 @@ class ScheduleKeeper:
         self._membership = membership
         self.log: AuditLogWriter | None = None
         self._started = self._failed = 0
+        self._failing: dict[str, int] = {}
+        """Until when this node leaves schedules alone that it could not begin."""
         metrics.add_counter(
             "fairlead_schedule_starts_total", "Runs that this node began for schedules", lambda: self._started
         )
@@ -85,22 +87,39 @@ class ScheduleKeeper:
         if not membership.alive:
             return
         now, living = membership.now(), membership.living()
-        for id, due in await self._schedules.due(now, DUE):
-            if membership.lease not in choose(f"schedule {now // 1000} {id}", living, KEEPERS):
+        due = await self._schedules.due(now, SCHEDULES_LIMIT)
+        self._failing = {id: until for id, until in self._failing.items() if id in due and until > now}
+        # In any order, so that those of one caller are not always before those of others.
+        for id in random.sample(list(due), len(due)):
+            if id in self._failing or membership.lease not in choose(f"schedule {now // 1000} {id}", living, KEEPERS):
                 continue
-            schedule = await self._schedules.read(id)
-            if schedule is None:
-                await self._schedules.remove(id)
-                continue
-            start = await self._begin(schedule, due, now)
-            following = next_start(schedule.cron, schedule.zone, max(now, due))
-            if await self._schedules.advance(id, due, following, start):
-                self._started += start.outcome == "started"
-                self._failed += start.outcome != "started"
-                logger.info("schedule %s (%s): %s %s", id, schedule.name, start.outcome, start.run)
+            try:
+                await self._begin_one(id, due[id], now)
+            except BusUnavailable:
+                raise
+            except Exception as e:
+                # Whatever it is, it must not keep the others from beginning.
+                self._failing[id] = now + int(AGAIN * 1000 * random.uniform(0.8, 1.0))
+                if isinstance(e, FairleadError) and e.temporary:
+                    logger.debug("schedule %s is begun later: %s", id, e.message)
+                else:
+                    logger.exception("beginning schedule %s failed", id)
+
+    async def _begin_one(self, id: str, due: int, now: int) -> None:
+        """Raises FairleadError if it is to be tried again."""
+        schedule = await self._schedules.read(id)
+        if schedule is None:
+            await self._schedules.remove(id)
+            return
+        start = await self._begin(schedule, due, now)
+        following = next_start(schedule.cron, schedule.zone, max(now, due))
+        if await self._schedules.advance(id, due, following, start):
+            self._started += start.outcome == "started"
+            self._failed += start.outcome != "started"
+            logger.info("schedule %s (%s): %s %s", id, schedule.name, start.outcome, start.run)
 
     async def _begin(self, schedule: Schedule, due: int, now: int) -> LastStart:
-        """Begin the run that was due. Raises BusUnavailable, after which it is tried again."""
+        """Begin the run that was due. Raises FairleadError, after which it is tried again."""
         if now - due > MISSED_MS and not schedule.catches_up:
             return LastStart(due, "missed")
         terms = schedule.terms
@@ -120,11 +139,9 @@ class ScheduleKeeper:
             run, _ = await self._service.submit(
                 terms, schedule.payload, spread_order(agents) if terms.spread else agents, key, permit
             )
-        except BusUnavailable:
-            raise
         except FairleadError as e:
-            if e.temporary and now - due <= MISSED_MS:
-                raise BusUnavailable(f"the run of a schedule is begun a moment later: {e.message}") from e
+            if isinstance(e, BusUnavailable) or (e.temporary and now - due <= MISSED_MS):
+                raise
             logger.warning("the run of schedule %s was not begun: %s", schedule.id, e.message)
             return LastStart(due, e.code)
         return LastStart(due, "started", run)
@@ -143,11 +160,10 @@ class ScheduleKeeper:
         )  # fmt: skip
 
     async def _terms(self, schedule: Schedule, now: int) -> RunTerms:
-        """The terms of a run that begins now. Its content is kept until the next one needs it, too."""
-        terms = schedule.terms
+        """The terms of a run that begins now. Its content is kept until the next one needs it, too. A run that agents
+        join ends when the next one begins, which they join then: otherwise there would be ever more of them."""
+        terms, following = schedule.terms, next_start(schedule.cron, schedule.zone, now)
         if terms.content:
-            life = next_start(schedule.cron, schedule.zone, now) - now + terms.expires
-            await self._contents.refer(terms.tenant, digest_of(terms.content), life)
-        return msgspec.structs.replace(
-            terms, created=now, expires=now + terms.expires, poster=terms.poster if terms.late else None
-        )
+            await self._contents.refer(terms.tenant, digest_of(terms.content), following - now + terms.expires)
+        expires = min(now + terms.expires, following) if terms.late else now + terms.expires
+        return msgspec.structs.replace(terms, created=now, expires=expires, poster=terms.poster if terms.late else None)

@@ -31,7 +31,8 @@ def next_start(cron: str, zone: str, after: int) -> int:
             field="cron",
         ) from e
     try:
-        return int(next(times).timestamp() * 1000)
+        # Where clocks are put back, the hour that comes twice is read as its first time, which may have passed.
+        return next(start for one in times if (start := int(one.timestamp() * 1000)) > after)
     except StopIteration as e:
         raise InvalidRequest(
             f"the cron expression {cron!r} never holds: expected one that does, within 50 years", field="cron"

@@ -2,12 +2,14 @@
 
 The keeper starts and stops it. The group remembers the position and what is under way, so another node goes on where
 this one ends, and nothing is forgotten: an event is acknowledged when the receiver has accepted it, or when it is among
-the dead letters. An event that fails is put off, and others are delivered meanwhile.
+the dead letters. An event that fails is put off, and others are delivered meanwhile. A driver that is to leave finishes
+what is under way first: otherwise the next owner would send it a second time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -74,24 +76,34 @@ class SinkDriver:
         self._client = WebhookClient(sink)
         self._reader = readers.reader(sink.tenant, group_of(sink), reader_terms(sink))
         self._noted = 0.0
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Have `run` return when what is under way is dealt with, within the timeout of the sink."""
+        self._leaving.set()
 
     async def run(self) -> None:
-        """Deliver until it is cancelled."""
+        """Deliver until it is to leave, or is cancelled."""
         sink = self.sink
         try:
-            while True:
+            while not self._leaving.is_set():
                 try:
                     await self._readers.open(sink.tenant, group_of(sink), OWNER, terms_of(sink), BEGINNING)
-                    while True:
+                    while not self._leaving.is_set():
                         if not await self.step(self._reader):
-                            await asyncio.sleep(LOOK * random.uniform(0.8, 1.0))
+                            await self._pause(LOOK * random.uniform(0.8, 1.0))
                 except (BusUnavailable, StoreError) as e:
                     logger.debug("sink %s waits for Redis: %s", sink.name, e)
                 except FairleadError as e:
                     logger.info("sink %s begins anew: %s", sink.name, e.message)
-                await asyncio.sleep(random.uniform(0.5, 1.0))
+                await self._pause(random.uniform(0.5, 1.0))
         finally:
             await self._client.aclose()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leaving.wait()
 
     async def step(self, reader: GroupReader) -> bool:
         """Deliver some events at once. Returns whether there may be more."""

@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 
 PERIOD: Final = 1.0
 """Seconds between two looks at the file and the table of nodes."""
+GRACE: Final = 5.0
+"""Seconds that a node which stops gives to what is under way, as long as to leases that it gives up; most receivers
+answer within one."""
 
 
 class SinkKeeper:
@@ -51,7 +54,9 @@ class SinkKeeper:
         self._seen: tuple[int, ...] | None = None
         self._sinks: tuple[Sink, ...] = ()
         self._digest = ""
-        self._running: dict[Sink, asyncio.Task[None]] = {}
+        self._running: dict[Sink, tuple[SinkDriver, asyncio.Task[None]]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        """The tasks of drivers that finish what is under way."""
         self.on_change: Callable[[str, Sequence[str]], None] = lambda digest, names: None
         """Called with the digest of the file and the names of the sinks when others are in use; set by the node."""
         self._watch(metrics)
@@ -92,7 +97,7 @@ class SinkKeeper:
                 await asyncio.sleep(PERIOD * random.uniform(0.8, 1.0))
                 await self._follow_file()
         finally:
-            await self._stop(list(self._running))
+            await self._stop()
 
     async def _follow_file(self) -> None:
         if self._path is None or file_signature(self._path) == self._seen:
@@ -111,11 +116,17 @@ class SinkKeeper:
 
     def _follow_table(self) -> None:
         mine = {sink for sink in self._sinks if self.owner(sink) == self._membership.lease and self._membership.alive}
-        for sink in [one for one, task in self._running.items() if one not in mine or task.done()]:
-            self._running.pop(sink).cancel()
+        for sink in [one for one, (_, task) in self._running.items() if one not in mine or task.done()]:
+            self._leave(sink)
         for sink in mine - self._running.keys():
             driver = SinkDriver(sink, self._readers, self.letters, self._traits, self._counts, self._membership.now)
-            self._running[sink] = asyncio.create_task(self._drive(driver), name=f"sink {sink.name}")
+            self._running[sink] = driver, asyncio.create_task(self._drive(driver), name=f"sink {sink.name}")
+
+    def _leave(self, sink: Sink) -> None:
+        driver, task = self._running.pop(sink)
+        driver.leave()
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
 
     async def _drive(self, driver: SinkDriver) -> None:
         try:
@@ -123,11 +134,14 @@ class SinkKeeper:
         except Exception:
             logger.exception("delivering to sink %s failed; it is tried again", driver.sink.name)
 
-    async def _stop(self, sinks: Sequence[Sink]) -> None:
-        tasks = [self._running.pop(sink) for sink in sinks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _stop(self) -> None:
+        for sink in tuple(self._running):
+            self._leave(sink)
+        if tasks := tuple(self._leaving):
+            _, late = await asyncio.wait(tasks, timeout=GRACE)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def owner(self, sink: Sink) -> str:
         """The lease of the node that delivers to the sink."""

@@ -43,14 +43,17 @@ class WebhookClient:
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self._http: httpx2.AsyncClient | None = None
+        self._opening = asyncio.Lock()
+        """The first attempts come at once, and share one client."""
 
     async def send(self, body: bytes, headers: dict[str, str]) -> SendOutcome:
         """One attempt, within the timeout of the sink. It never raises for what the receiver or the network does."""
         import httpx2
 
         try:
+            http = await self._opened()  # a receiver is not to blame for the time that reading authorities takes
             async with asyncio.timeout(self._sink.timeout):
-                return await self._send(body, headers)
+                return await self._send(http, body, headers)
         except TimeoutError:
             return SendOutcome(f"no answer within {self._sink.timeout:g} s")
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as e:
@@ -60,10 +63,9 @@ class WebhookClient:
         if self._http is not None:
             await self._http.aclose()
 
-    async def _send(self, body: bytes, headers: dict[str, str]) -> SendOutcome:
+    async def _send(self, http: httpx2.AsyncClient, body: bytes, headers: dict[str, str]) -> SendOutcome:
         import httpx2
 
-        http = await self._opened()
         url = httpx2.URL(self._sink.url)
         addresses, refused = await self._addresses(url.host, url.port or (443 if url.scheme == "https" else 80))
         if not addresses:
@@ -98,15 +100,16 @@ class WebhookClient:
         return good[:ADDRESSES], f"the address {refused}: allow it in the file of sinks if it is meant"
 
     async def _opened(self) -> httpx2.AsyncClient:
-        if self._http is None:
-            import httpx2
+        async with self._opening:
+            if self._http is None:
+                import httpx2
 
-            verify = await asyncio.to_thread(_trusted, self._sink)
-            self._http = httpx2.AsyncClient(
-                verify=verify, trust_env=False, follow_redirects=False,
-                limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
-            )  # fmt: skip
-        return self._http
+                verify = await asyncio.to_thread(_trusted, self._sink)
+                self._http = httpx2.AsyncClient(
+                    verify=verify, trust_env=False, follow_redirects=False,
+                    limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+                )  # fmt: skip
+            return self._http
 
 
 def http_extensions(timeout: float) -> dict[str, object]:

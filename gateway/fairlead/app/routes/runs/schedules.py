@@ -6,6 +6,7 @@ that they have made; for those of others, a rule has to allow that on every agen
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
@@ -23,10 +24,11 @@ from fairlead.app.api.schemas import iso
 from fairlead.app.routes.runs.run_body import check_arguments, check_body, run_terms
 from fairlead.authorization.policy import Verb
 from fairlead.authorization.posters.poster_rights import poster_of
+from fairlead.authorization.subject import Subject
 from fairlead.errors import CommandUnknown, InvalidRequest, Unavailable
 from fairlead.fleet.contents.content_store import digest_of
 from fairlead.fleet.schedules.schedule_record import LastStart, ListedSchedule, Schedule
-from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT
+from fairlead.fleet.schedules.schedules import PAYLOAD_LIMIT, SCHEDULES_LIMIT, TENANT_LIMIT
 from fairlead.node import Node
 from fairlead.routing.runs.late_agents import run_selector
 from fairlead.routing.schedules.schedule_times import next_start
@@ -46,6 +48,7 @@ class ScheduleRoutes:
         self._memory = node.routing.memory
         self._authorizer = node.authorizer
         self._now = node.membership.now
+        self._turn = asyncio.Lock()
 
     def handlers(self) -> dict[str, Callable[[Request], Awaitable[ASGIApp]]]:
         """The handler of each operation."""
@@ -70,11 +73,19 @@ class ScheduleRoutes:
         )
         self._memory.check_command(len(payload))
         await self._auditor.allow(request)
-        if not await self._schedules.put(schedule, due):
-            raise Unavailable(f"there are {SCHEDULES_LIMIT} schedules, the most that are kept: remove one")
+        await self._put(subject, schedule, due)
         shown = _shown(ListedSchedule(schedule, due, None))
         headers = {"location": f"/v1/schedules/{schedule.id}"}
         return Response(_encode(shown), 201, headers, media_type="application/json")
+
+    async def _put(self, subject: Subject, schedule: Schedule, due: int) -> None:
+        """Raises Unavailable if there are too many."""
+        async with self._turn:  # so that of many at once each counts those before it
+            most = TENANT_LIMIT if self._authorizer.separates(subject) else SCHEDULES_LIMIT
+            if most < SCHEDULES_LIMIT and await self._schedules.count(subject.tenant) >= most:
+                raise Unavailable(f"this tenant has {most} schedules, the most of one tenant: remove one")
+            if not await self._schedules.put(schedule, due):
+                raise Unavailable(f"there are {SCHEDULES_LIMIT} schedules, the most that are kept: remove one")
 
     async def list(self, request: Request) -> Response:
         subject = caller(request)
@@ -116,6 +127,11 @@ def _check(body: schedule_schemas.NewSchedule) -> None:
         raise InvalidRequest("a schedule is no dry run: expected none", field="run.dry_run")
     if run.batches is not None:
         raise InvalidRequest("batches are those of one snapshot: expected none (or `spread`)", field="run.batches")
+    if (size := len(bytes(run.payload))) > PAYLOAD_LIMIT:
+        raise InvalidRequest(
+            f"payload of {size} bytes exceeds the {PAYLOAD_LIMIT} of a schedule: store it as a content, and name that",
+            field="run.payload",
+        )
     run_selector(str(run.selector))
 
 

@@ -1,0 +1,134 @@
+"""Schedules of a caller that wants to harm others: many, large, over a quota, or runs that never end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from fairlead.fleet.schedules.schedule_record import Schedule
+from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT
+from fairlead.fleet.schema import SCHEDULES, SCHEDULES_DUE
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import octets
+from fairlead.wire.messages import Cmd
+
+from support.fixtures import RedisOf
+from support.gateway.identity_site import make_issuer_key
+from support.gateway.platform_api import MakeGatewayApi
+from support.gateway.process import MakeGateway
+from support.gateway.roles import write_roles
+from support.gateway.tenant_fleets import ATTACKER, ROLES, VICTIM, TenantFleet, found_fleet
+from support.waiting import until
+
+QUOTAS = ROLES.replace("acme: {}", "acme: {run_concurrency: 1}")
+RUN = {"method": "work", "selector": "*"}
+
+
+@dataclass
+class Tenants:
+    attacker: TenantFleet
+    victim: TenantFleet
+    store: Pipeliner
+
+    async def make_due(self, *ids: str, ago: float) -> None:
+        """Have schedules be due since so many seconds, as if the clock had gone there."""
+        due = int((time.time() - ago) * 1000)
+        await self.store.submit("ZADD", SCHEDULES_DUE, *(one for id in ids for one in (due, id)))
+
+
+@pytest.fixture
+async def tenants(
+    tmp_path: Path, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, redis_of: RedisOf, api_of: MakeGatewayApi
+) -> AsyncIterator[Tenants]:
+    write_roles(tmp_path / "roles.yaml", QUOTAS)
+    node = make_gateway(
+        own_valkey.url, "--roles", str(tmp_path / "roles.yaml"), "--issuer-key", str(make_issuer_key(tmp_path))
+    )
+    store = await redis_of(own_valkey)
+    attacker, victim = [await found_fleet(tenant, node, store, api_of) for tenant in (ATTACKER, VICTIM)]
+    yield Tenants(attacker, victim, store)
+    await attacker.site.aclose()
+    await victim.site.aclose()
+
+
+async def create(fleet: TenantFleet, **more: object) -> httpx2.Response:
+    return await fleet.boss.http.post("/v1/schedules", json={"name": "one", "cron": "0 0 1 1 *", "run": RUN, **more})
+
+
+async def last_start(fleet: TenantFleet, id: str) -> Any:
+    answer = await fleet.boss.http.get("/v1/schedules")
+    return next(one["last"] for one in answer.json()["schedules"] if one["id"] == id)
+
+
+async def test_schedules_of_a_tenant_over_its_quota_do_not_hold_up_those_of_others(tenants: Tenants) -> None:
+    attacker, victim = tenants.attacker, tenants.victim
+    agent = await attacker.link("web-1")
+    await victim.link("web-1")
+    endless = await attacker.boss.http.post("/v1/runs", json={**RUN, "concurrency": 1, "deadline": 600})
+    assert endless.status_code == 202, endless.text
+    await agent.expect(Cmd)
+    refused = [(await create(attacker, run={**RUN, "concurrency": 1})).json()["id"] for _ in range(40)]
+    good = (await create(victim)).json()["id"]
+    await tenants.make_due(*refused, ago=20)
+    await tenants.make_due(good, ago=1)
+    await until(lambda: last_start(victim, good), 20)
+    assert (await last_start(victim, good))["outcome"] == "started"
+    assert await last_start(attacker, refused[0]) is None, "it is begun once the quota has room"
+
+
+async def test_a_schedule_in_a_zone_that_no_node_knows_does_not_hold_up_others(tenants: Tenants) -> None:
+    victim, store = tenants.victim, tenants.store
+    await victim.link("web-1")
+    bad, good = [(await create(victim)).json()["id"] for _ in range(2)]
+    stored = msgspec.msgpack.decode(octets(await store.submit("HGET", SCHEDULES, bad)), type=Schedule)
+    moved = msgspec.structs.replace(stored, zone="Mars/Olympus")  # as another node's database of zones may have it
+    await store.submit("HSET", SCHEDULES, bad, msgspec.msgpack.encode(moved))
+    for ago in (1, 2):
+        await tenants.make_due(bad, ago=30)
+        await tenants.make_due(good, ago=ago)
+        before = await last_start(victim, good)
+        await until(lambda: _differs(victim, good, before), 20)  # noqa: B023  # awaited here
+
+
+async def _differs(fleet: TenantFleet, id: str, before: Any) -> bool:
+    return bool(await last_start(fleet, id) != before)
+
+
+async def test_one_tenant_does_not_use_up_all_schedules(tenants: Tenants) -> None:
+    answers: Counter[int] = Counter()
+    for _ in range(6):
+        for answer in await asyncio.gather(*(create(tenants.attacker) for _ in range(50))):
+            answers[answer.status_code] += 1
+    assert answers[201] == SCHEDULES_LIMIT // 4, answers
+    assert (await create(tenants.victim)).status_code == 201
+
+
+async def test_a_schedule_has_a_small_payload_because_a_list_reads_all(tenants: Tenants) -> None:
+    large = await create(tenants.attacker, run={**RUN, "payload": "x" * (8 << 10)})
+    assert (large.status_code, large.json()["field"]) == (422, "run.payload"), large.text
+    assert "content" in large.json()["detail"]
+    small = await create(tenants.attacker, run={**RUN, "payload": "x" * 8_000})
+    assert small.status_code == 201
+
+
+async def test_runs_that_agents_join_do_not_add_up(tenants: Tenants) -> None:
+    victim = tenants.victim
+    await victim.link("web-1")
+    forever = {**RUN, "late": True, "run_deadline": 7 * 86_400}
+    id = (await create(victim, cron="* * * * *", run=forever)).json()["id"]
+    await tenants.make_due(id, ago=1)
+    await until(lambda: last_start(victim, id), 20)
+    run = (await victim.boss.http.get(f"/v1/runs/{(await last_start(victim, id))['run']}")).json()
+    lasts = datetime.fromisoformat(run["expires"]) - datetime.fromisoformat(run["created"])
+    assert lasts <= timedelta(seconds=61), "another one begins then"
