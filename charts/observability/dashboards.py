@@ -354,7 +354,7 @@ REDIS = Dashboard(
                       Query(f"max by (group) (fairlead_event_group_pending{{{FLEET}}})", "{{group}}"),
                   )),
             Panel("Redeliveries", "ops",
-                  "Events that groups of readers got again, and events that were removed because their agent had too many.", (
+                  "Events that groups of readers got again, and those removed because an agent had too many.", (
                       Query(f"sum(rate(fairlead_event_redeliveries_total{{{FLEET}}}{RATE}))", "got again"),
                       Query(f"sum(rate(fairlead_events_dropped_total{{{FLEET}}}{RATE}))", "removed"),
                   )),
