@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_wrong_arguments_are_told_before_anything_is_sent(api: str, run: Run) ->
     assert b"web-1" in right.stderr
     unchecked = run("call", "--unchecked", "web-1", "log.tail", "lines=5", api=api)
     assert b"web-1" in unchecked.stderr
+    assert b"(KEY:=JSON passes what is not a text)" in wrong.stderr
     many = run("run", "service.restart", "--agents", "web-1", "name=x", api=api)
     assert b'service.restart: unknown argument "name": expected unit' in many.stderr
+    nightly = run("schedules", "add", "x", "exec", "-l", "*", "--cron", "0 0 * * *", "argv=ls", api=api)
+    assert b'exec: invalid argument argv "ls": expected a list of strings' in nightly.stderr
     assert run("runs", "ls", "-o", "name", api=api).stdout == b""
+
+
+def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "fix.sh").write_text("true")
+    beside = run("run", "exec", "--agents", "web-1", "--file", str(tmp_path / "fix.sh"), 'argv:=["x"]', api=api)
+    assert (beside.returncode, b"exec takes no --file" in beside.stderr) == (2, True), beside.stderr
+    for command in (("run", "script", "--agents", "web-1"), ("call", "web-1", "script", "cwd=/")):
+        without = run(*command, api=api)
+        assert (without.returncode, b"script needs a file" in without.stderr) == (2, True), without.stderr
+
+
+def test_the_id_of_a_run_is_called_so(api: str, run: Run) -> None:
+    for wish in ("show", "results", "cancel", "pause", "retry"):
+        done = run("runs", wish, "nope", api=api)
+        assert b"invalid run id 'nope'" in done.stderr
+        assert b"`fairlead runs ls` lists runs" in done.stderr

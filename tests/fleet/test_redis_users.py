@@ -93,7 +93,7 @@ def test_every_command_of_the_source_is_somebodys() -> None:
 
 def test_every_key_of_the_source_has_its_pattern() -> None:
     text = "".join(path.read_text() for path in (ROOT / "gateway" / "fairlead").rglob("*.py"))
-    tagged = set(re.findall(r'"(fl[0-9]:[a-z_]+):\{|tenant_key\("(fl[0-9]:[a-z_]+)"', text))
+    tagged = set(re.findall(r'"(fl[0-9]:[a-z_]+):\{|key_beside_events\("(fl[0-9]:[a-z_]+)"', text))
     tagged = {first or second for first, second in tagged}
     single = set(schema.KEY_TYPES) - tagged
     assert single == schema.SINGLE_KEYS, "a key without a hash tag belongs in SINGLE_KEYS of the schema"

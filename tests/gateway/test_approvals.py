@@ -448,7 +448,7 @@ async def test_the_command_line_asks_shows_approves_and_starts(
     once_more = await run(anna, *call, "--approval", approval)
     assert once_more.returncode == 0
     assert f"command {command.id} was started with this approval before; it is not started again" in once_more.stderr
-    on_all = "run", "exec", "-l", "env=prod", 'argv=["reboot"]'
+    on_all = "run", "exec", "-l", "env=prod", 'argv:=["reboot"]'
     denied_one = await run(anna, *on_all)
     assert "needs an approval on env=prod" in denied_one.stderr
     second = [one for one in (await run(bert, "approvals", "ls", "-o", "name")).stdout.split() if one != approval]

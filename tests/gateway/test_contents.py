@@ -119,7 +119,7 @@ async def test_the_command_line_stores_a_file_and_runs_it(
     (tmp_path / "fix.sh").write_bytes(b"echo fixed $*; exit 2\n")
     line = [
         sys.executable, "-P", "-m", "fairlead", "run", "script", "--agents", "cli-host", "--file",
-        str(tmp_path / "fix.sh"), 'arguments=["a", "b"]',
+        str(tmp_path / "fix.sh"), 'arguments:=["a", "b"]',
     ]  # fmt: skip
     done = await asyncio.to_thread(
         lambda: subprocess.run(line, capture_output=True, timeout=60, check=False, env=environment(gateway.api))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.configuration.tables_reader import SIZE_LIMIT
 from fairlead.errors import ConfigError
-from fairlead.oidc.issuers_file import ALGORITHMS, SIZE_LIMIT, TrustedIssuer, parse_issuers
+from fairlead.oidc.issuers_file import ALGORITHMS, TrustedIssuer, parse_issuers
 
 GOOD = b"""
 [issuers.company]

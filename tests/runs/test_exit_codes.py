@@ -118,11 +118,11 @@ async def test_the_command_line_counts_exit_codes_of_exec_unless_told_otherwise(
     programs.connect_all(fleet.nodes[0].link)
     await online(fleet)
     run = ("run", "--agents", ",".join(EXITS))
-    failed = await command_line(fleet, *run, "exec", 'argv=["x"]')
+    failed = await command_line(fleet, *run, "exec", 'argv:=["x"]')
     assert failed.returncode == 1
     assert b"== 2 agents failed (exit_3): exit-3" in failed.stdout
     assert b"== 1 agent failed (signal_9): exit-9" in failed.stdout
-    passed = await command_line(fleet, *run, "--no-fail-on-exit", "exec", 'argv=["x"]')
+    passed = await command_line(fleet, *run, "--no-fail-on-exit", "exec", 'argv:=["x"]')
     assert passed.returncode == 0
     assert b"5 of 5: 5 ok" in passed.stderr
 

@@ -104,3 +104,11 @@ def parse_lifetime(ctx: click.Context, param: click.Parameter, value: str | None
     if found is None:
         raise click.BadParameter(f"{value!r}: expected a whole number with s, m, h or d, such as 90d", ctx, param)
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]]
+
+
+def parse_token_lifetime(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Like `parse_lifetime`, within the bounds that the API has for tokens."""
+    seconds = parse_lifetime(ctx, param, value)
+    if seconds is not None and not 60 <= seconds <= 366 * 86_400:
+        raise click.BadParameter(f"{value!r}: expected a lifetime from 60s to 366d", ctx, param)
+    return seconds

@@ -35,13 +35,3 @@ def command_options(deadline: int) -> Callable[[F], F]:
         help="Choose bulk for large output: other commands on the link then take precedence.",
     )  # fmt: skip
     return lambda command: limit(queue(lane(command)))
-
-
-def unchecked_option(command: F) -> F:
-    """Add --unchecked."""
-    return click.option(
-        "--unchecked",
-        is_flag=True,
-        help="Send the arguments of a built-in method although they do not fit it, for "
-        "agents that have another one of this name.",
-    )(command)

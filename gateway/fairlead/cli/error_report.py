@@ -97,6 +97,8 @@ def report_error(error: FairleadError) -> None:
 def _advice(error: FairleadError) -> str:
     if error.code == "cluster_unavailable":
         return "`kubectl cluster-info` shows whether the cluster answers"
+    if error.code == "redis_unavailable":
+        return "name it with --redis or FAIRLEAD_REDIS, or with --data the folder of a demo or of a node"
     if error.details.get("state") == "denied":
         return "`fairlead approvals show ID` says who has denied it"
     for kind, advice in _ADVICE:

@@ -14,8 +14,11 @@ Errors are those of `fairlead.errors`: a problem document with code `agent_offli
 and `run_models` are the types of the answers, `transport` sends requests to one address or several, `result_lines`
 parses streams, and `problem_details` turns errors into exceptions."""
 
+from fairlead.client.access.agent_keys import AgentKeyRequests
 from fairlead.client.access.approvals import ApprovalInfo, Approvals
+from fairlead.client.access.enrolment_tokens import EnrolmentTokenInfo, EnrolmentTokenRequests, IssuedEnrolmentToken
 from fairlead.client.access.pending_agents import PendingAgentInfo, PendingAgents
+from fairlead.client.access.service_tokens import IssuedToken, ServiceTokenRequests, TokenInfo
 from fairlead.client.client import Client
 from fairlead.client.command import Command
 from fairlead.client.events.acknowledgements import Acknowledgements
@@ -28,7 +31,6 @@ from fairlead.client.models import (
     ChangedFact,
     Chunk,
     End,
-    EnrolmentTokenInfo,
     Exit,
     FactChange,
     FailedCommand,
@@ -40,13 +42,10 @@ from fairlead.client.models import (
     LostEvents,
     MethodInfo,
     NeededApproval,
-    NewEnrolmentToken,
-    NewToken,
     NodeInfo,
     Permission,
     RankedLink,
     Ranking,
-    TokenInfo,
 )
 from fairlead.client.open_commands import CommandTarget, OpenCommand
 from fairlead.client.run import FollowedRun, RunRequests
@@ -58,6 +57,7 @@ __all__ = [
     "Agent",
     "AgentDetail",
     "AgentEvent",
+    "AgentKeyRequests",
     "ApprovalInfo",
     "Approvals",
     "ChangedFact",
@@ -71,6 +71,7 @@ __all__ = [
     "EndedGroup",
     "EndedTarget",
     "EnrolmentTokenInfo",
+    "EnrolmentTokenRequests",
     "EventGroupInfo",
     "EventGroupRequests",
     "EventSinkInfo",
@@ -81,6 +82,8 @@ __all__ = [
     "Failure",
     "FollowedRun",
     "Identity",
+    "IssuedEnrolmentToken",
+    "IssuedToken",
     "LastLink",
     "Latency",
     "Link",
@@ -88,8 +91,6 @@ __all__ = [
     "LostEvents",
     "MethodInfo",
     "NeededApproval",
-    "NewEnrolmentToken",
-    "NewToken",
     "NodeInfo",
     "OpenCommand",
     "PendingAgentInfo",
@@ -102,6 +103,7 @@ __all__ = [
     "RunProgress",
     "RunRequests",
     "RunStatus",
+    "ServiceTokenRequests",
     "TokenInfo",
     "addresses",
     "check_address",

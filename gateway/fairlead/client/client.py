@@ -1,7 +1,7 @@
 """`Client`: the requests of the platform API as methods.
 
-Used by scripts, services and the command line. Every answer is decoded into a type of `models` here; `transport` raises
-the errors of requests, and `command` follows a command.
+Used by scripts, services and the command line. What belongs together, such as runs, is an attribute with methods of its
+own. `transport` decodes answers and raises the errors of requests, and `command` follows a command.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import secrets
 import ssl as tls
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Literal, TypeVar
-from urllib.parse import quote
 
 import msgspec
 
+from fairlead.client.access.agent_keys import AgentKeyRequests
 from fairlead.client.access.approvals import Approvals
+from fairlead.client.access.enrolment_tokens import EnrolmentTokenRequests
 from fairlead.client.access.pending_agents import PendingAgents
+from fairlead.client.access.service_tokens import ServiceTokenRequests
 from fairlead.client.command import NDJSON, Command
 from fairlead.client.event_reader import EventReader
 from fairlead.client.events.event_groups import EventGroupRequests
@@ -26,24 +28,20 @@ from fairlead.client.models import (
     Agent,
     AgentDetail,
     Deleted,
-    EnrolmentTokenInfo,
     Identity,
     Link,
     MethodInfo,
-    NewEnrolmentToken,
-    NewToken,
     NodeInfo,
     Permission,
     Ranking,
     TenantInfo,
-    TokenInfo,
 )
 from fairlead.client.open_commands import OpenCommandRequests
 from fairlead.client.run import RunRequests
 from fairlead.client.schedules import ScheduleRequests
 from fairlead.client.signer import SignedCommand, Signer
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.errors import InvalidRequest
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
@@ -66,24 +64,12 @@ class _Labels(msgspec.Struct):
     labels: dict[str, str]
 
 
-class _Tokens(msgspec.Struct):
-    tokens: list[TokenInfo]
-
-
-class _EnrolmentTokens(msgspec.Struct):
-    tokens: list[EnrolmentTokenInfo]
-
-
 class _Tenants(msgspec.Struct):
     tenants: list[TenantInfo]
 
 
 class _Methods(msgspec.Struct):
     methods: list[MethodInfo]
-
-
-class _RevokedKey(msgspec.Struct):
-    key: str
 
 
 class _Cancelled(msgspec.Struct):
@@ -118,6 +104,12 @@ class Client:
         """Those about runs that begin again and again."""
         self.commands = OpenCommandRequests(self._transport)
         """Those about the commands that have not ended."""
+        self.tokens = ServiceTokenRequests(self._transport)
+        """Those about the tokens of programs and persons that call the API."""
+        self.enrolment_tokens = EnrolmentTokenRequests(self._transport)
+        """Those about the tokens with which new agents enrol."""
+        self.agent_keys = AgentKeyRequests(self._transport)
+        """Those about the keys to which the ids of agents are bound."""
         self.pending_agents = PendingAgents(self._transport)
         """Those about agents that wait for an administrator."""
         self.approvals = Approvals(self._transport)
@@ -186,13 +178,13 @@ class Client:
 
     async def delete(self, agent: str) -> Deleted:
         """Delete an agent that has left. Raises AgentOnline while it has a link."""
-        return await self._ask(Request("DELETE", _path(agent)), Deleted)
+        return await self._transport.ask(Request("DELETE", _path(agent)), Deleted)
 
     async def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set labels, or remove those that are None; returns all labels of the agent."""
         body = msgspec.json.encode({"labels": dict(changes)})
         request = Request("PATCH", _path(agent), None, {"Content-Type": "application/json"}, body)
-        return (await self._ask(request, _Labels)).labels
+        return (await self._transport.ask(request, _Labels)).labels
 
     async def store_content(self, data: bytes) -> str:
         """Store octets once for any number of commands, at most 1 MiB; returns their digest, which `content` takes."""
@@ -286,7 +278,8 @@ class Client:
 
     async def cancel(self, command: str) -> str:
         """Cancel a command; returns its current state. Cancelling a command that is over changes nothing."""
-        return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
+        path = f"/v1/commands/{check_command_id(command)}"
+        return (await self._transport.ask(Request("DELETE", path), _Cancelled)).state
 
     async def whoami(self) -> Identity:
         """Who this client's token belongs to, and which roles it has."""
@@ -305,73 +298,8 @@ class Client:
         """All tenants with what each has of its quotas, for the administrator of all of them."""
         return (await self._get("/v1/tenants", _Tenants)).tenants
 
-    async def tokens(self) -> list[TokenInfo]:
-        """All service tokens."""
-        return (await self._get("/v1/tokens", _Tokens)).tokens
-
-    async def create_token(self, name: str, roles: Collection[str] | None, lifetime: float) -> NewToken:
-        """Create a service token that expires after `lifetime` seconds. `roles` limits it to some of those that are
-        bound to its name."""
-        order = {"name": name, "roles": None if roles is None else list(roles), "lifetime": lifetime}
-        headers = {"Content-Type": "application/json"}
-        return await self._ask(Request("POST", "/v1/tokens", None, headers, msgspec.json.encode(order)), NewToken)
-
-    async def revoke_token(self, token: str) -> None:
-        """Revoke the service token with this id."""
-        await self._transport.call(Request("DELETE", f"/v1/tokens/{quote(token, safe='')}"))
-
-    async def enrolment_tokens(self) -> list[EnrolmentTokenInfo]:
-        """All enrolment tokens, the newest first."""
-        return (await self._get("/v1/enrolment-tokens", _EnrolmentTokens)).tokens
-
-    async def create_enrolment_token(
-        self,
-        agents: str,
-        uses: int,
-        lifetime: float,
-        labels: Mapping[str, str] | None = None,
-        rate: int = 0,
-        approval: bool = False,
-    ) -> NewEnrolmentToken:
-        """Create a token with which `uses` agents, whose ids match the pattern `agents`, enrol within `lifetime`
-        seconds, and get `labels`; with a `rate`, at most so many in a minute, and with `approval` when an administrator
-        has approved each of them."""
-        order = {
-            "agents": agents,
-            "uses": uses,
-            "lifetime": lifetime,
-            "labels": dict(labels or {}),
-            "rate": rate,
-            "approval": approval,
-        }
-        headers = {"Content-Type": "application/json"}
-        request = Request("POST", "/v1/enrolment-tokens", None, headers, msgspec.json.encode(order))
-        return await self._ask(request, NewEnrolmentToken)
-
-    async def revoke_enrolment_token(self, token: str, agents: bool = False) -> None:
-        """Revoke the enrolment token with this id, and with `agents` the keys that were enrolled with it."""
-        params = {"agents": "true"} if agents else None
-        await self._transport.call(Request("DELETE", f"/v1/enrolment-tokens/{quote(token, safe='')}", params))
-
-    async def release(self, agent: str) -> None:
-        """Release the id of an agent from its key, so that another key may enrol with it."""
-        await self._transport.call(Request("DELETE", f"/v1/agents/{check_agent_id(agent)}/key"))
-
-    async def revoke_key(self, agent: str) -> str:
-        """Revoke the key of an agent, which closes its link. Returns the key's thumbprint."""
-        path = f"/v1/agents/{check_agent_id(agent)}/key/revocation"
-        return (await self._ask(Request("POST", path), _RevokedKey)).key
-
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
-        return await self._ask(Request("GET", path, params), kind)
-
-    async def _ask(self, request: Request, kind: type[T]) -> T:
-        api, body = await self._transport.call(request)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as e:
-            what = f"{request.method} {request.path}"
-            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
+        return await self._transport.ask(Request("GET", path, params), kind)
 
 
 def _path(agent: str) -> str:

@@ -156,55 +156,6 @@ class Deleted:
     events: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenInfo:
-    """A service token without its secret. `roles` are those to which it is limited, None for all that are bound to its
-    name. Times are RFC 3339.
-    """
-
-    id: str
-    name: str
-    roles: list[str] | None
-    created: str
-    created_by: str
-    expires: str
-    expired: bool = False
-    used: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewToken(TokenInfo):
-    """A new service token with its text."""
-
-    token: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnrolmentTokenInfo:
-    """An enrolment token without its secret: it enrols `uses` agents whose ids match the pattern `agents`, and has
-    enrolled `used`, each with `labels`; `rate` is how many it enrols in a minute, 0 for any number. Times are RFC 3339.
-    """
-
-    id: str
-    agents: str
-    uses: int
-    used: int
-    created: str
-    created_by: str
-    expires: str
-    expired: bool = False
-    labels: dict[str, str] = field(default_factory=dict)
-    rate: int = 0
-    approval: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewEnrolmentToken(EnrolmentTokenInfo):
-    """A new enrolment token with its text."""
-
-    token: str
-
-
 @dataclass(frozen=True, slots=True)
 class NeededApproval:
     """Methods that need the approval of another person, with one of the roles `approvers`, on the agents that `agents`

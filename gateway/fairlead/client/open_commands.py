@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_agent_id
 
 
@@ -59,11 +58,7 @@ class OpenCommandRequests:
         params["limit"] = 1_000
         seen: set[str] = set()
         while True:
-            api, body = await self._transport.call(Request("GET", "/v1/commands", params))
-            try:
-                page = msgspec.json.decode(body, type=_CommandPage)
-            except msgspec.MsgspecError as e:
-                raise FairleadError(f"{api} answered GET /v1/commands with something that is not its API: {e}") from e
+            page = await self._transport.ask(Request("GET", "/v1/commands", params), _CommandPage)
             for one in page.commands:
                 if one.id not in seen:
                     seen.add(one.id)

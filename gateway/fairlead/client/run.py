@@ -23,7 +23,7 @@ from fairlead.client.run_models import EndedTarget, ListedRun, RunPreview, RunPr
 from fairlead.client.signer import Signer, sign_run
 from fairlead.client.transport import ConnectionLost, Request, Transport
 from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, Unavailable
-from fairlead.wire.ids import check_agent_id, check_command_id
+from fairlead.wire.ids import check_agent_id, check_run_id
 
 T = TypeVar("T")
 
@@ -175,13 +175,13 @@ class RunRequests:
 
     def attach(self, run: str, start: int = 0) -> FollowedRun:
         """A run that was posted before, with its results from offset `start` on."""
-        return FollowedRun(self._transport, check_command_id(run), start)
+        return FollowedRun(self._transport, check_run_id(run), start)
 
     async def retry(self, run: str, *, states: Collection[str] | None = None, key: str | None = None) -> FollowedRun:
         """Run the method of a run again on those of its targets that ended in one of `states`: by default all that
         failed."""
         order = {} if states is None else {"states": list(states)}
-        path = f"/v1/runs/{check_command_id(run)}/retry"
+        path = f"/v1/runs/{check_run_id(run)}/retry"
         accepted = await self._post(order, key or secrets.token_hex(16), _AcceptedRun, path)
         return self._followed(accepted)
 
@@ -194,7 +194,7 @@ class RunRequests:
         """The runs that the caller may see, the newest first."""
         params: dict[str, str | int] = {} if state is None else {"state": state}
         while True:
-            page = await self._ask(Request("GET", "/v1/runs", params), _RunPage)
+            page = await self._transport.ask(Request("GET", "/v1/runs", params), _RunPage)
             for one in page.runs:
                 yield one
             if page.cursor is None:
@@ -203,13 +203,13 @@ class RunRequests:
 
     async def get(self, run: str) -> RunStatus:
         """The state of a run."""
-        return await self._ask(Request("GET", f"/v1/runs/{check_command_id(run)}"), RunStatus)
+        return await self._transport.ask(Request("GET", f"/v1/runs/{check_run_id(run)}"), RunStatus)
 
     async def ask(self, run: str, wish: Literal["pause", "resume", "cancel"]) -> RunStatus:
         """Ask for a run to be paused, resumed or cancelled; returns its state now, which may follow a moment later."""
-        path = f"/v1/runs/{check_command_id(run)}"
+        path = f"/v1/runs/{check_run_id(run)}"
         request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}")
-        return await self._ask(request, RunStatus)
+        return await self._transport.ask(request, RunStatus)
 
     async def _post(self, order: Mapping[str, object], key: str, kind: type[T], path: str = "/v1/runs") -> T:
         """Post a run, again if its answer was lost: the key makes it the same run."""
@@ -218,7 +218,7 @@ class RunRequests:
         failures = 0
         while True:
             try:
-                answer = await self._ask(request, kind)
+                answer = await self._transport.ask(request, kind)
                 if failures and isinstance(answer, _AcceptedRun):
                     answer.replayed = False  # the post that had no answer may have begun it
                 return answer
@@ -227,14 +227,6 @@ class RunRequests:
                 if failures > RETRIES:
                     raise
             await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
-
-    async def _ask(self, request: Request, kind: type[T]) -> T:
-        api, body = await self._transport.call(request)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as e:
-            what = f"{request.method} {request.path}"
-            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
 
 
 def _order(

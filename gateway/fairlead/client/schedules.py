@@ -7,15 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_run_id
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +68,12 @@ class ScheduleRequests:
         order = {"name": name, "cron": cron, "zone": zone, "missed": missed, "run": run}
         headers = {"Content-Type": "application/json"}
         request = Request("POST", "/v1/schedules", None, headers, msgspec.json.encode(order))
-        return self._decoded(await self._transport.call(request), ScheduleInfo)
+        return await self._transport.ask(request, ScheduleInfo)
 
     async def list(self) -> list[ScheduleInfo]:
         """The schedules that the caller may see, the oldest first."""
-        return self._decoded(await self._transport.call(Request("GET", "/v1/schedules")), _Schedules).schedules
+        return (await self._transport.ask(Request("GET", "/v1/schedules"), _Schedules)).schedules
 
     async def remove(self, schedule: str) -> None:
         """Begin no further run. One that has begun goes on."""
         await self._transport.call(Request("DELETE", f"/v1/schedules/{check_run_id(schedule)}"))
-
-    def _decoded(self, answer: tuple[str, bytes], kind: type[T]) -> T:
-        api, body = answer
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered with something that is not its API: {e}") from e

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import httpx2
+import msgspec
 
 from fairlead.client.problem_details import error_of_answer
 from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, NodeBusy, Unavailable
@@ -20,6 +21,7 @@ from fairlead.settings import is_loopback
 from fairlead.version import __version__
 
 L = TypeVar("L")
+T = TypeVar("T")
 
 CONNECT_TIMEOUT = 5.0
 IDLE_TIMEOUT = 60.0
@@ -123,6 +125,15 @@ class Transport:
                 return address.api, await answer.aread()
             finally:
                 await answer.aclose()
+
+    async def ask(self, request: Request, kind: type[T]) -> T:
+        """The body of the answer as `kind`. Raises FairleadError as `call` does, and if the body is something else."""
+        api, body = await self.call(request)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as e:
+            what = f"{request.method} {request.path}"
+            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
 
     @asynccontextmanager
     async def stream(

@@ -25,9 +25,11 @@ LEAST: Final = 16
 """The bound never falls below this: claims are sent in batches of 16."""
 MOST: Final = 4_096
 """The bound never exceeds this. A link that waits takes some 3 KB."""
-TARGET: Final = 0.5
-"""Seconds from hello to welcome that are in time. An idle node takes 1 ms; agents wait 30 s."""
-LATE: Final = 2.0
+TARGET: Final = 2.0
+"""Seconds from hello to welcome that are in time. An idle node takes 1 ms; agents wait 30 s, and one that is refused
+comes back after a second at the earliest. A process that has its CPU only now and then may need half a second without
+having too much to do."""
+LATE: Final = 4.0
 """Seconds after which a claim that is still under way stops all acceptance, because the bound can follow only welcomes
 that come."""
 SHARED: Final = 0.75

@@ -79,4 +79,4 @@ class _AgentIssuersReader(IssuersReader[AgentIssuer]):
 
 def parse_agent_issuers(raw: bytes, source: str) -> tuple[AgentIssuer, ...]:
     """The issuers of a file; `source` is its name in errors. Raises ConfigError."""
-    return read_issuers(raw, _AgentIssuersReader(source), source)
+    return read_issuers(raw, _AgentIssuersReader(source))

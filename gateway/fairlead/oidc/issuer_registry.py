@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from fairlead.configuration.tables_reader import SIZE_LIMIT
 from fairlead.configuration.watched_file import file_signature, read_regular_file
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.oidc.issuer_keys import IssuerKeys, KeysUnavailable
-from fairlead.oidc.issuers_file import SIZE_LIMIT, TrustedIssuer
+from fairlead.oidc.issuers_file import TrustedIssuer
 from fairlead.oidc.jwt_verifier import UnknownKey
 
 logger = logging.getLogger(__name__)

@@ -9,30 +9,24 @@
     ca = "/etc/fairlead/company-ca.pem"
     refused_keys = ["2026-10"]
 
-Every error names the table and the member, what is expected and what to do; all errors are reported at once. It does
-no I/O.
+`TablesReader` says what holds for every such file. It does no I/O.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 from fairlead.configuration.loopback import is_loopback
-from fairlead.errors import ConfigError
+from fairlead.configuration.tables_reader import TablesReader
 
-SIZE_LIMIT: Final = 1 << 18
-ISSUERS_LIMIT: Final = 32
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA",
 )  # fmt: skip
 """The signatures that can be accepted. All are asymmetric: with HS256 an issuer's public key would be the secret."""
-NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}"
-NAME_RULE: Final = "1 to 63 characters of A-Z a-z 0-9 . _ -, the first a letter or digit"
 COMMON: Final = ("url", "audience", "algorithms", "ca", "refused_keys", "token_file")
 """The members that issuers of users and of agents have."""
 _MEMBERS = (*COMMON, "user_claim", "groups_claim")
@@ -62,41 +56,24 @@ I = TypeVar("I", bound=TrustedIssuer)  # noqa: E741  # the kind of issuer
 
 def parse_issuers(raw: bytes, source: str) -> tuple[TrustedIssuer, ...]:
     """The issuers of a file; `source` is its name in errors. Raises ConfigError."""
-    return read_issuers(raw, IssuersReader(source), source)
+    return read_issuers(raw, IssuersReader(source))
 
 
-def read_issuers(raw: bytes, reader: IssuersReader[I], source: str) -> tuple[I, ...]:
+def read_issuers(raw: bytes, reader: IssuersReader[I]) -> tuple[I, ...]:
     """Raises ConfigError with all errors."""
-    if len(raw) > SIZE_LIMIT:
-        raise ConfigError(f"{source}: {len(raw)} bytes exceed the maximum of {SIZE_LIMIT}: expected a smaller file")
-    try:
-        parsed = tomllib.loads(raw.decode())
-    except ValueError as e:  # not TOML, or not UTF-8
-        raise ConfigError(f"{source}: not valid TOML ({e}): expected tables such as [issuers.company]") from e
-    issuers = reader.issuers(parsed)
-    if reader.errors:
-        raise ConfigError("\n".join(reader.errors[:20]))
+    issuers = reader.issuers(reader.tables(raw))
+    reader.finish()
     return issuers
 
 
-class IssuersReader(Generic[I]):
+class IssuersReader(TablesReader, Generic[I]):
     """Reads issuers of users. `agent_issuers_file` has one for those of agents."""
 
-    members: tuple[str, ...] = _MEMBERS
+    kind = "issuers"
+    example = "company"
+    members: ClassVar[tuple[str, ...]] = _MEMBERS
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self.errors: list[str] = []
-
-    def issuers(self, parsed: dict[str, Any]) -> tuple[I, ...]:
-        for name in parsed.keys() - {"issuers"}:
-            self._fault("the file", f"has the unknown member {name[:80]!r}", "tables such as [issuers.company]")
-        tables = parsed.get("issuers", {})
-        if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
-            self._fault("issuers", "is not a table of tables", "tables such as [issuers.company]")
-            return ()
-        if len(tables) > ISSUERS_LIMIT:
-            self._fault("issuers", f"has {len(tables)} members", f"at most {ISSUERS_LIMIT}")
+    def issuers(self, tables: dict[str, dict[str, Any]]) -> tuple[I, ...]:
         found = [self._issuer(name, table) for name, table in tables.items()]
         urls = [one.url for one in found]
         for one in found:
@@ -113,11 +90,7 @@ class IssuersReader(Generic[I]):
         return cast(I, TrustedIssuer(user_claim=user, groups_claim=groups, **common))
 
     def _issuer(self, name: str, table: dict[str, Any]) -> I:
-        where = f"issuers.{name}"
-        if re.fullmatch(NAME, name) is None:
-            self._fault(where, "has an invalid name", NAME_RULE)
-        for member in table.keys() - set(self.members):
-            self._fault(where, f"has the unknown member {member[:80]!r}", ", ".join(self.members))
+        where = self._where(name)
         url = self._text(table, "url", where, "")
         if problem := _url_problem(url):
             self._fault(f"{where}.url", problem, "https://HOST, as the issuer calls itself in its JWTs")
@@ -138,22 +111,12 @@ class IssuersReader(Generic[I]):
         }  # fmt: skip
         return self._made(name, table, where, common)
 
-    def _text(self, table: dict[str, Any], member: str, where: str, default: str) -> str:
-        value = table.get(member, default)
-        if isinstance(value, str) and value.isprintable() and len(value) <= 1_024:
-            return value
-        self._fault(f"{where}.{member}", "is not text of at most 1024 printable characters", "text in quotes")
-        return default
-
     def _texts(self, table: dict[str, Any], member: str, where: str, default: tuple[str, ...]) -> tuple[str, ...]:
         value = table.get(member, default)
         if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value) and len(value) <= 1_000:
             return tuple(value)
         self._fault(f"{where}.{member}", "is not a list of texts", f'a list such as ["{member}"]')
         return default
-
-    def _fault(self, where: str, problem: str, expected: str) -> None:
-        self.errors.append(f"{self._source}: {where} {problem}: expected {expected}")
 
 
 def _url_problem(url: str) -> str:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.reply import Reply
@@ -62,9 +62,16 @@ LIMITS = {
     Priority.RESULTS: QueueLimits(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
     # About 64 full batches, which are a tenth of a second of work: a caller that queues more gets an error.
     Priority.COMMANDS: QueueLimits(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
-    # An eighth of what a batch takes from each of the two above, so it delays them by about half a millisecond.
+    # An eighth of what a batch takes from each of the two above, so it delays them by about half a millisecond. After
+    # slow batches it is more, see `Backlog.answered`.
     Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
 }
+SLOW: Final = 0.02
+"""Seconds. A batch that takes longer was delayed by more than its calls of priority BACKGROUND: this process has much
+else to do, or has the CPU only now and then."""
+MOST_BACKGROUND: Final = 64
+"""The most calls of priority BACKGROUND in one batch. They take about 2 ms, and what follows from them in this process
+some 5 ms: much less than SLOW, so that no batch is slow because the one before it took many."""
 
 
 class Call:
@@ -124,6 +131,8 @@ class Backlog:
 
     def __init__(self) -> None:
         self._queues = tuple(_Queue(LIMITS[priority]) for priority in Priority)
+        self._background = LIMITS[Priority.BACKGROUND].batch
+        """How many calls of priority BACKGROUND the next batch takes."""
 
     def __len__(self) -> int:
         return sum(len(queue.calls) for queue in self._queues)
@@ -133,6 +142,13 @@ class Backlog:
 
     def waiting(self, priority: Priority) -> int:
         return len(self._queues[priority].calls)
+
+    def answered(self, seconds: float) -> None:
+        """Note how long the last batch took. While calls of the lowest priority wait, a slow batch is followed by one
+        that takes twice as many of them: a busy process that has one batch in each turn of its event loop, or in each
+        of its turns on the CPU, would otherwise accept links faster than it claims their agents."""
+        grows = seconds > SLOW and self._queues[Priority.BACKGROUND].calls
+        self._background = min(self._background * 2, MOST_BACKGROUND) if grows else LIMITS[Priority.BACKGROUND].batch
 
     def put(self, call: Call) -> str:
         """Add `call` to the queue of its priority. Return "", or the reason if the queue is full."""
@@ -173,6 +189,8 @@ class Backlog:
                 continue
             bounds = queue.bounds
             most, most_bytes, most_back = bounds.batch, bounds.batch_bytes, bounds.back
+            if bounds is LIMITS[Priority.BACKGROUND]:
+                most = self._background
             count = size = back = 0
             while calls and count < most:
                 call = calls[0]

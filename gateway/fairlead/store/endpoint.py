@@ -168,7 +168,7 @@ class Endpoint:
             if isinstance(e, TimeoutError):
                 raise BusUnavailable(f"Redis at {self.address} did not answer within {timeout:g} s") from e
             if isinstance(e, RedisError | OSError):
-                reason = unfit(e) or e or type(e).__name__
+                reason = str(unfit(e) or e).rstrip(".") or type(e).__name__
                 raise BusUnavailable(f"Redis at {self.address} is not available: {reason}") from e
             raise
         return connection

@@ -281,6 +281,7 @@ class Pipeliner(Store):
             self.on_cluster_down()
         self.low_memory = self.low_memory or batch.out_of_memory
         self.last_latency = seconds
+        self._backlog.answered(seconds)
         self.batches += 1
         self.commands += batch.count
         if self.on_batch is not None:

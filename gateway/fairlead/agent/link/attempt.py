@@ -16,7 +16,7 @@ import msgspec
 from fairlead.agent.link.session import AgentSession
 from fairlead.errors import ConnectionRefused
 from fairlead.text import plain
-from fairlead.wire.close_codes import describe, may_reconnect
+from fairlead.wire.close_codes import describe, may_reconnect, meaning_of
 from fairlead.wire.retry import after_refusal
 
 logger = logging.getLogger("fairlead.agent")
@@ -64,7 +64,8 @@ def end_of_refusal(e: ConnectionRefused, *, has_token: bool = True) -> AttemptEn
 def end_of_session(session: AgentSession, lived: float) -> AttemptEnd:
     """The connection was closed; `lived` in seconds since welcome."""
     code, words = session.closed.result()
-    reason = f"the link closed with {describe(code)}" + (f": {plain(words)}" if words else "")
+    said = plain(words)
+    reason = f"the link closed with {describe(code)}" + (f": {said}" if said not in ("", meaning_of(code)) else "")
     if session.by_us:
         # The gateway violated the protocol or fell silent. Another node may run another version, so the agent tries
         # again.

@@ -168,8 +168,11 @@ def _rule(kind: Any) -> str:
         return f"an object with {', '.join(field.encode_name for field in msgspec.structs.fields(bare))}"
     if _is_map(bare):
         return "an object" + (f" of at most {limits.max_length} members" if limits.max_length is not None else "")
+    if get_origin(bare) is list:
+        most = "" if limits.max_length is None else f" of at most {limits.max_length} members"
+        return f"a list{most}, each {_rule(get_args(bare)[0])}"
     bounds = ((">", limits.gt), (">=", limits.ge), ("<=", limits.le))
-    limits_text = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    limits_text = " and ".join(f"{sign} {bound:.15g}" for sign, bound in bounds if bound is not None)
     return f"{_NAMES.get(bare, 'JSON')} {limits_text}".rstrip()
 
 

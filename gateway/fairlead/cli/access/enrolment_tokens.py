@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group, parse_lifetime
+from fairlead.cli.click_extensions import Group, parse_token_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 
@@ -49,7 +49,7 @@ def enrolment_tokens() -> None:
     help="How many agents it enrols.",
 )  # fmt: skip
 @click.option(
-    "--expires", "lifetime", callback=parse_lifetime, default="24h", show_default=True, metavar="LIFETIME",
+    "--expires", "lifetime", callback=parse_token_lifetime, default="24h", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
 @click.option(
@@ -80,10 +80,11 @@ def create(
     token, which is not shown again.
     """
     made = call_api(
-        api, token, lambda client: client.create_enrolment_token(agents, uses, lifetime, labels, rate, approval)
+        api, token, lambda client: client.enrolment_tokens.create(agents, uses, lifetime, labels, rate, approval)
     )
+    agents_of_it = "one agent" if made.uses == 1 else f"{made.uses} agents"
     click.echo(
-        f"created enrolment token {made.id} for {made.uses} agents {made.agents}; it expires at {made.expires} and is "
+        f"created enrolment token {made.id} for {agents_of_it} {made.agents}; it expires at {made.expires} and is "
         "not shown again",
         err=True,
     )
@@ -97,7 +98,7 @@ def ls(api: str, token: str | None, output: str) -> None:
     """List all enrolment tokens, without their secrets."""
     import msgspec
 
-    found = call_api(api, token, lambda client: client.enrolment_tokens())
+    found = call_api(api, token, lambda client: client.enrolment_tokens.list())
     head = ("ID", "AGENTS", "USED", "EXPIRES")
     rows = [
         (one.id, one.agents, f"{one.used} of {one.uses}", "expired" if one.expired else one.expires) for one in found
@@ -135,7 +136,7 @@ def revoke(api: str, token: str | None, agents: bool, wanted: tuple[str, ...]) -
 
     async def work(client: Client) -> None:
         for id in dict.fromkeys(wanted):
-            await client.revoke_enrolment_token(id, agents)
+            await client.enrolment_tokens.revoke(id, agents)
             click.echo(f"revoked {id}")
 
     call_api(api, token, work)

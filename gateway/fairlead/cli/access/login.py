@@ -70,7 +70,10 @@ def logout(ctx: click.Context) -> None:
 def _selected(ctx: click.Context) -> SelectedContext:
     selected = find_context(ctx)
     if selected is None:
-        raise click.UsageError("there is no current context: `fairlead context use NAME`, or --context NAME")
+        raise click.UsageError(
+            "there is no current context: choose one with `fairlead context use NAME` or --context NAME "
+            "(`fairlead context add` makes one)"
+        )
     return selected
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.click_extensions import Group, parse_lifetime
+from fairlead.cli.click_extensions import Group, parse_token_lifetime
 from fairlead.cli.output.formats import View, output_option, render
 from fairlead.cli.output.table import format_table
 
@@ -30,7 +30,7 @@ def tokens() -> None:
     "--role", "roles", multiple=True, metavar="ROLE", help="Limit the token to this role of its name; may be repeated."
 )
 @click.option(
-    "--expires", "lifetime", callback=parse_lifetime, default="90d", show_default=True, metavar="LIFETIME",
+    "--expires", "lifetime", callback=parse_token_lifetime, default="90d", show_default=True, metavar="LIFETIME",
     help="When the token expires: 30m, 12h or 90d; 366d at most.",
 )  # fmt: skip
 @click.argument("name")
@@ -40,7 +40,7 @@ def create(api: str, token: str | None, roles: tuple[str, ...], lifetime: float,
     Prints the token, which is not shown again. Its name decides which roles it has: those that the gateway's file of
     roles binds to the name. A second token of the same name can replace the first without a gap.
     """
-    made = call_api(api, token, lambda client: client.create_token(name, roles or None, lifetime))
+    made = call_api(api, token, lambda client: client.tokens.create(name, roles or None, lifetime))
     click.echo(
         f"created service token {made.name} with the id {made.id}; it expires at {made.expires} and is not shown again",
         err=True,
@@ -55,7 +55,7 @@ def ls(api: str, token: str | None, output: str) -> None:
     """List all service tokens, without their secrets."""
     import msgspec
 
-    found = call_api(api, token, lambda client: client.tokens())
+    found = call_api(api, token, lambda client: client.tokens.list())
     head = ("ID", "NAME", "ROLES", "EXPIRES", "LAST USED")
     rows = [
         (
@@ -85,9 +85,9 @@ def revoke(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
     """
 
     async def work(client: Client) -> None:
-        known = await client.tokens()
+        known = await client.tokens.list()
         for one in [_chosen(one, known) for one in dict.fromkeys(wanted)]:
-            await client.revoke_token(one.id)
+            await client.tokens.revoke(one.id)
             click.echo(f"revoked {one.name} ({one.id})")
 
     call_api(api, token, work)

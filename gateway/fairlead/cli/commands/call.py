@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, approval_option, call_api
-from fairlead.cli.command_options import TermOptions, command_options, unchecked_option
+from fairlead.cli.command_options import TermOptions, command_options
 from fairlead.cli.completion import complete_agent
+from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="Choose safe if the agent may run the method twice when its link is lost.",
 )
-@click.option("--json", "document", metavar="JSON", help="All arguments as one JSON value; @FILE reads it, @- stdin.")
-@unchecked_option
 @click.option("-i", "--stdin", "send", is_flag=True, help="Send stdin as the input of the command.")
 @click.option(
     "-o",
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 )
 @click.argument("agent", shell_complete=complete_agent)
 @click.argument("method")
-@click.argument("arguments", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]...")
+@payload_options
 @click.pass_context
 def call(
     ctx: click.Context,
@@ -57,7 +55,7 @@ def call(
     output: str,
     agent: str,
     method: str,
-    arguments: tuple[str, ...],
+    words: tuple[str, ...],
     deadline: float,
     queue: float | None,
     lane: Literal["interactive", "bulk"],
@@ -72,15 +70,12 @@ def call(
     """
     from fairlead.cli.terminal.attach import follow_command, pipe_stdin
     from fairlead.cli.terminal.results import JsonLines, MethodOutput
-    from fairlead.methods.library import check_arguments
 
-    if document is not None and arguments:
-        raise click.UsageError("--json beside KEY=TEXT: expected one of them")
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
-    payload = parse_arguments(arguments) if document is None else _read_document(document)
+    payload = parse_payload(document, words)
     if not unchecked:
-        check_arguments(method, payload)
+        check_payload(method, payload, words)
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
@@ -89,51 +84,3 @@ def call(
         return await follow_command(command, printer, pipe_stdin if send else None, cancels=True)
 
     ctx.exit(call_api(api, token, run, load_signer(signing)))
-
-
-def parse_arguments(words: tuple[str, ...]) -> dict[str, Any]:
-    """KEY=TEXT and KEY:=JSON as a mapping. Raises BadParameter for what is neither, and for a key that comes twice."""
-    found: dict[str, Any] = {}
-    for word in words:
-        key, sign, value = word.partition("=")
-        as_json = key.endswith(":")
-        name = key[:-1] if as_json else key
-        if not sign or not name:
-            raise click.BadParameter(f"{word!r}: expected KEY=TEXT or KEY:=JSON", param_hint="argument")
-        if name in found:
-            raise click.BadParameter(f"{name!r} is given twice: give it once", param_hint="argument")
-        found[name] = _decode(value, f"the value of {name!r}") if as_json else value
-    return found
-
-
-def _read_document(text: str) -> object:
-    """The value of --json. Raises BadParameter if its file cannot be read, or it is no JSON."""
-    if not text.startswith("@"):
-        return _decode(text, "--json")
-    if text == "@-":
-        return _decode(_stdin_text(), "stdin")
-    try:
-        return _decode(Path(text[1:]).read_text("utf-8"), text[1:])
-    except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) else "expected UTF-8"
-        raise click.BadParameter(f"cannot read {text[1:]}: {reason}", param_hint="--json") from e
-
-
-def _stdin_text() -> str:
-    import sys
-
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as e:
-        raise click.BadParameter("stdin is not UTF-8: expected JSON in UTF-8", param_hint="--json") from e
-
-
-def _decode(text: str, what: str) -> Any:
-    import msgspec
-
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError as e:
-        raise click.BadParameter(
-            f'{what} is not JSON ({e}): expected such as 5, true, [1,2] or "text"', param_hint="argument"
-        ) from e

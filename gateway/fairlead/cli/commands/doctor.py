@@ -19,6 +19,9 @@ from fairlead.cli.redis.options import names_redis, redis_options, redis_url
 if TYPE_CHECKING:
     from fairlead.cli.doctor.checks import Check
 
+FORGET_TIMEOUT = 3.0
+"""Seconds for the removal of the agent of the check for silence."""
+
 
 @click.command(short_help="Check the connection to the gateway, step by step.")
 @api_options
@@ -61,8 +64,9 @@ def doctor(
     """Check the connection from here to the gateway, the one that agents make, and a node's Redis, step by step.
 
     Run it on an agent's machine to check that machine's connection. The --idle check connects an agent called
-    fairlead-doctor to the fleet. With a node's settings (--config, --redis, FAIRLEAD_REDIS …) it also checks their
-    Redis, as `fairlead redis check` does. Exits with 0 only if every check succeeds.
+    fairlead-doctor to the fleet, and removes it if the API's token may delete it. With a node's settings (--config,
+    --redis, FAIRLEAD_REDIS …) it also checks their Redis, as `fairlead redis check` does. Exits with 0 only if every
+    check succeeds.
     """
     import asyncio
 
@@ -79,7 +83,36 @@ def doctor(
         link_token = chosen_token(url, agent_token, agent_token_file, "--agent-token")
         servers.append((url, LinkChecks(url, link_token, idle).checks))
     redis = redis_url(config, redis_flags) if names_redis(config, redis_flags) else ""
-    ctx.exit(asyncio.run(_report(servers, redis, output)))
+
+    async def run_checks() -> int:
+        code = await _report(servers, redis, output)
+        if not no_links and idle:
+            await _forget_agent(api, platform_token)
+        return code
+
+    ctx.exit(asyncio.run(run_checks()))
+
+
+async def _forget_agent(api: str, token: str) -> None:
+    """Remove the agent of the check for silence, so that no list and no run has it. It is not always possible: the
+    caller may have no right to delete it, or another doctor may use it at this moment."""
+    import asyncio
+    import random
+
+    from fairlead.cli.api_options import connect
+    from fairlead.cli.doctor.idle_check import DOCTOR
+    from fairlead.errors import AgentOnline, FairleadError
+
+    try:
+        async with asyncio.timeout(FORGET_TIMEOUT), await connect(api, token) as client:
+            while True:
+                try:
+                    await client.delete(DOCTOR)
+                    return
+                except AgentOnline:  # the gateway has not stored yet that the link was closed
+                    await asyncio.sleep(random.uniform(0.05, 0.2))
+    except (FairleadError, TimeoutError, click.UsageError):
+        return
 
 
 async def _report(servers: list[tuple[str, list[Check]]], redis: str, output: str) -> int:

@@ -44,5 +44,5 @@ class DemoEnrolment:
         for agent in agents:
             if not (self.folder(agent) / "key.pem").exists():
                 with contextlib.suppress(FairleadError):  # it was never enrolled
-                    await client.release(agent)
-        return (await client.create_enrolment_token("agent-*", max(len(agents), 1), LIFETIME)).token
+                    await client.agent_keys.release(agent)
+        return (await client.enrolment_tokens.create("agent-*", max(len(agents), 1), LIFETIME)).token

@@ -110,7 +110,7 @@ def release(api: str, token: str | None, agent_id: str) -> None:
 
     Do so when a machine was installed anew or replaced. Its old credential renews no more, and opens no new link.
     """
-    call_api(api, token, lambda client: client.release(agent_id))
+    call_api(api, token, lambda client: client.agent_keys.release(agent_id))
     click.echo(f"released {agent_id}; the next key that enrols with this id has it", err=True)
 
 
@@ -122,7 +122,7 @@ def revoke(api: str, token: str | None, agent_id: str) -> None:
 
     Do so when a machine was stolen or broken into. Nobody enrols with the id until `fairlead agents release`.
     """
-    key = call_api(api, token, lambda client: client.revoke_key(agent_id))
+    key = call_api(api, token, lambda client: client.agent_keys.revoke(agent_id))
     click.echo(
         f"revoked the key {key} of {agent_id}; `fairlead agents release {agent_id}` lets another key enrol", err=True
     )

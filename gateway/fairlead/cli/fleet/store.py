@@ -16,7 +16,7 @@ import click
 from fairlead.cli.output.formats import report_option
 from fairlead.cli.output.table import format_table
 from fairlead.cli.redis.options import redis_options, redis_url
-from fairlead.errors import BusUnavailable
+from fairlead.errors import Unavailable
 from fairlead.text import plain
 
 if TYPE_CHECKING:
@@ -31,9 +31,18 @@ CONTENTS = {
     "fl1:events": "events", "fl1:inbox": "doorbells", "fl1:run": "runs", "fl1:run_agents": "agents of runs",
     "fl1:run_ends": "ends of runs", "fl1:idem": "Idempotency-Keys",
     "fl2:outcome": "outcomes of commands", "fl2:bound_key": "keys of agents", "fl1:node": "nodes",
+    "fl1:columns": "facts and labels, by which agents are selected", "fl1:content": "contents, such as scripts",
+    "fl1:link_stats": "latencies of links", "fl1:dead_letters": "what sinks could not deliver",
+    "fl1:event_pending": "events that groups and sinks have under way", "fl1:event_group": "groups and sinks",
     "other": "not Fairlead's: a Redis of its own is better",
 }  # fmt: skip
 """What is in the kinds that can become large."""
+
+
+class RedisUnavailable(Unavailable):
+    """The Redis that this command asks itself does not answer."""
+
+    code = "redis_unavailable"
 
 
 @click.command(
@@ -65,9 +74,7 @@ async def _read(url: str) -> StoreUsage:
     pipeliner.start()
     try:
         if not await pipeliner.wait_available(CONNECT_TIMEOUT):
-            raise BusUnavailable(
-                f"{pipeliner.last_error.message}; expected a Redis that answers: name it with --redis or FAIRLEAD_REDIS"
-            )
+            raise RedisUnavailable(f"{pipeliner.last_error.message}: expected the Redis of a node")
         return await read_usage(pipeliner, _progress if sys.stderr.isatty() else lambda seen, keys: None)
     finally:
         if sys.stderr.isatty():

@@ -11,10 +11,10 @@ import click
 
 from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import IntegerRange
-from fairlead.cli.command_options import unchecked_option
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options, parse_payload
+from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
+from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
@@ -44,56 +44,56 @@ class _RunOptions(RunOptions, SigningOptions):
 @click.option("-l", "--selector", metavar="SELECTOR", help="All agents that match, as of `agents ls`; '*' for all.")
 @click.option("--agents", metavar="ID,ID", help="These agents.")
 @pace_options
-@click.option("--json", "payload", metavar="JSON", help="The payload, in place of NAME=VALUE.")
 @click.option("--file", "file", type=click.File("rb"), metavar="FILE",
               help="A file that is stored once for all agents; its digest and size join the payload, as `script` takes "
               "them.")  # fmt: skip
-@unchecked_option
 @click.option("--dry-run", is_flag=True, help="Run nothing: print the agents that would be targets.")
 @click.option("--detach", is_flag=True, help="Print the id of the run, and do not follow it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask whether to sign for the agents that a selector matches.")
 @_output_option
 @click.argument("method")
-@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@payload_options
 @click.pass_context
 def run(
-    ctx: click.Context, api: str, token: str | None, selector: str | None, agents: str | None, payload: str | None,
+    ctx: click.Context, api: str, token: str | None, selector: str | None, agents: str | None, document: str | None,
     file: IO[bytes] | None, unchecked: bool, dry_run: bool, detach: bool, yes: bool, output: str, method: str,
-    arguments: tuple[str, ...], **terms: Unpack[_RunOptions],
+    words: tuple[str, ...], **terms: Unpack[_RunOptions],
 ) -> None:  # fmt: skip
     """Run a method on many agents: fairlead run sys.info -l env=prod
 
-    A VALUE that is JSON is passed as JSON, any other as text: fairlead run exec -l env=prod argv='["uname", "-a"]'
-    fairlead run script -l env=prod --file fix.sh arguments='["--now"]'
+    KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type: fairlead run exec -l env=prod
+    argv:='["uname", "-a"]', or fairlead run script -l env=prod --file fix.sh arguments:='["--now"]'
     Prints what the agents returned, the same output once with the number of agents. Ctrl-C cancels the run; a second
     Ctrl-C leaves it. A signed run is for the agents that match when you sign it: you are asked about them.
     """
-    from fairlead.cli.runs.run_output import begin_and_follow, confirmed, preview, with_content
-    from fairlead.methods.library import check_arguments
+    from fairlead.cli.runs.run_output import begin_and_follow, confirmed, preview, with_file
 
     if (selector is None) == (agents is None):
         raise click.UsageError("expected -l SELECTOR or --agents ID,ID: one of the two ('*' selects all agents)")
     listed = None if agents is None else [one for part in agents.split(",") if (one := part.strip())]
     if listed == []:
         raise click.BadParameter("it names no agent: expected ids separated by commas", param_hint="--agents")
-    given = parse_payload(payload, arguments)
+    data = None if file is None else file.read()
+    payload = parse_payload(document, words)
+    if data is not None:
+        payload = with_file(payload, data)
+    if not unchecked:
+        check_payload(method, payload, words, file=data is not None)
     pace, signer = pace_members(method, terms), load_signer(terms)
     if unchecked:
         pace["unchecked"] = True
-    elif file is None:  # a file adds what it is to the arguments
-        check_arguments(method, given)
-
     if signer is not None and terms["late"]:
         raise click.UsageError("--late and a signature: a run is signed for the agents of this moment, so expected one")
 
     async def work(client: Client) -> int:
         if dry_run:
             return await preview(client, method, listed, selector or "", output)
-        what = given if file is None else await with_content(client, given, file.read(), pace)
+        if data is not None:
+            pace["content"] = await client.store_content(data)
         if signer is None or selector is None:
-            return await begin_and_follow(client, method, what, listed, selector or "", pace, output, detach=detach)
+            return await begin_and_follow(client, method, payload, listed, selector or "", pace, output, detach=detach)
         chosen = await confirmed(client, method, selector, yes=yes)
-        return await begin_and_follow(client, method, what, chosen, "", pace, output, detach=detach)
+        return await begin_and_follow(client, method, payload, chosen, "", pace, output, detach=detach)
 
     ctx.exit(call_api(api, token, work, signer))
 

@@ -1,9 +1,7 @@
-"""The options that say how fast a run goes and when it stops, and the words of its payload, as `fairlead run` and
-`fairlead schedules` have them."""
+"""The options that say how fast a run goes and when it stops, as `fairlead run` and `fairlead schedules` have them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TypedDict, TypeVar
 
@@ -116,24 +114,3 @@ def _number_or_share(given: str, option: str) -> tuple[int, float]:
     if not given.endswith("%") and 0 < value <= 100_000:
         return int(value), 0.0
     raise click.BadParameter(f"{given!r}: expected a number of targets, or a share such as 5%", param_hint=option)
-
-
-def parse_payload(given: str | None, arguments: tuple[str, ...]) -> object:
-    """The payload of --json, or an object of the arguments. Raises BadParameter."""
-    if given is not None:
-        if arguments:
-            raise click.UsageError("--json and NAME=VALUE: expected one of them")
-        try:
-            return json.loads(given)
-        except ValueError as e:
-            raise click.BadParameter(f"{e}; expected JSON", param_hint="--json") from e
-    made: dict[str, object] = {}
-    for one in arguments:
-        name, equals, value = one.partition("=")
-        if not name or not equals:
-            raise click.BadParameter(f"{one!r}: expected NAME=VALUE", param_hint="arguments")
-        try:
-            made[name] = json.loads(value)
-        except ValueError:
-            made[name] = value
-    return made

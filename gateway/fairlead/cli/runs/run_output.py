@@ -8,6 +8,7 @@ waits for its end, because a run goes on when it is merely no longer followed. T
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import sys
 import time
@@ -70,16 +71,15 @@ async def follow_begun(client: Client, run: FollowedRun, output: str, *, detach:
     if detach:
         click.echo(run.id)
         return exit_codes.OK
-    notify(f"run {run.id} on {run.targets} agent{'' if run.targets == 1 else 's'}")
+    notify(f"run {run.id} on {_agents(run.targets)}")
     return await follow(client, run, output, True)
 
 
-async def with_content(client: Client, payload: object, data: bytes, pace: dict[str, object]) -> object:
-    """Store a file for all agents of a run; returns the payload with its digest and size, and names it in `pace`."""
+def with_file(payload: object, data: bytes) -> dict[str, object]:
+    """The payload with the digest and the size of a file that is stored for all agents of a run."""
     if not isinstance(payload, dict):
-        raise click.UsageError("--file needs a payload that is an object: expected NAME=VALUE, or an object in --json")
-    pace["content"] = await client.store_content(data)
-    return {"digest": pace["content"], "size": len(data), **payload}
+        raise click.UsageError("--file needs a payload that is an object: expected KEY=TEXT, or an object in --json")
+    return {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), **payload}
 
 
 async def preview(client: Client, method: str, agents: list[str] | None, selector: str, output: str) -> int:
@@ -88,10 +88,10 @@ async def preview(client: Client, method: str, agents: list[str] | None, selecto
     if output == "json":
         click.echo(msgspec.json.encode(found).decode())
     else:
-        for agent in found.agents:
+        for agent in sorted(found.agents):
             click.echo(agent)
     left_out = f"; {found.undecided} are left out, for their labels were lost" if found.undecided else ""
-    notify(f"{found.targets} agents would be targets{left_out}")
+    notify(f"{_agents(found.targets)} would be targets{left_out}")
     return exit_codes.OK
 
 
@@ -276,3 +276,7 @@ def run_exit_code(end: RunProgress) -> int:
     if counts.get("timeout") or counts.get("expired") or end.state == "expired":
         return exit_codes.DEADLINE
     return exit_codes.UNAVAILABLE if counts.get("offline") else exit_codes.OK
+
+
+def _agents(count: int) -> str:
+    return f"{count} agent{'' if count == 1 else 's'}"

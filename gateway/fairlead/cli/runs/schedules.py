@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Unpack
 import click
 
 from fairlead.cli.api_options import api_options, call_api
-from fairlead.cli.command_options import unchecked_option
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options, parse_payload
+from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
+from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 
 if TYPE_CHECKING:
     from fairlead.client import Client
@@ -31,29 +31,29 @@ def schedules() -> None:
 @click.option("--missed", type=click.Choice(["skip", "run"]), default="skip", show_default=True,
               help="Leave out starts that no node began in time, or begin one run for all of them.")  # fmt: skip
 @pace_options
-@click.option("--json", "payload", metavar="JSON", help="The payload, in place of NAME=VALUE.")
-@unchecked_option
 @click.argument("name")
 @click.argument("method")
-@click.argument("arguments", nargs=-1, metavar="[NAME=VALUE]...")
+@payload_options
 def add(
-    api: str, token: str | None, selector: str, cron: str, zone: str, missed: str, payload: str | None, unchecked: bool,
-    name: str, method: str, arguments: tuple[str, ...], **terms: Unpack[RunOptions],
+    api: str, token: str | None, selector: str, cron: str, zone: str, missed: str, document: str | None,
+    unchecked: bool, name: str, method: str, words: tuple[str, ...], **terms: Unpack[RunOptions],
 ) -> None:  # fmt: skip
     """Have a run begin again and again:
-    fairlead schedules add nightly exec -l env=prod --cron '30 2 * * *' argv='["backup"]'
+    fairlead schedules add nightly exec -l env=prod --cron '30 2 * * *' argv:='["backup"]'
 
     Its agents are those that match at each start and that you may use then. Prints the id of the schedule.
     """
     from fairlead.cli.terminal.results import notify
 
-    what, pace = parse_payload(payload, arguments), pace_members(method, terms)
+    payload, pace = parse_payload(document, words), pace_members(method, terms)
     if unchecked:
         pace["unchecked"] = True
+    else:
+        check_payload(method, payload, words)
     made = call_api(
         api, token,
         lambda client: client.schedules.create(
-            name, cron, method, what, selector=selector, zone=zone, missed=missed, pace=pace
+            name, cron, method, payload, selector=selector, zone=zone, missed=missed, pace=pace
         ),
     )  # fmt: skip
     notify(f"the schedule {made.name} is due at {made.next}")

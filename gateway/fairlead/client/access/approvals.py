@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +44,10 @@ class Approvals:
 
     async def list(self) -> list[ApprovalInfo]:
         """Those that the caller has made or may decide, the oldest first."""
-        api, body = await self._transport.call(Request("GET", "/v1/approvals"))
-        try:
-            return msgspec.json.decode(body, type=_Approvals).approvals
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered GET /v1/approvals with something else: {e}") from e
+        return (await self._transport.ask(Request("GET", "/v1/approvals"), _Approvals)).approvals
 
     async def get(self, approval: str) -> ApprovalInfo:
-        api, body = await self._transport.call(Request("GET", _path(approval)))
-        try:
-            return msgspec.json.decode(body, type=ApprovalInfo)
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered GET {_path(approval)} with something else: {e}") from e
+        return await self._transport.ask(Request("GET", _path(approval)), ApprovalInfo)
 
     async def approve(self, approval: str) -> None:
         """Approve a request of another person, which they may then start once."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_agent_id
 
 
@@ -35,11 +34,7 @@ class PendingAgents:
 
     async def list(self) -> list[PendingAgentInfo]:
         """All, ordered by id and by time."""
-        api, body = await self._transport.call(Request("GET", "/v1/pending-agents"))
-        try:
-            return msgspec.json.decode(body, type=_PendingList).agents
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered GET /v1/pending-agents with something else: {e}") from e
+        return (await self._transport.ask(Request("GET", "/v1/pending-agents"), _PendingList)).agents
 
     async def approve(self, shown: PendingAgentInfo) -> None:
         """Approve the enrolment of an agent with the key and the token that were shown."""

@@ -9,7 +9,6 @@ from urllib.parse import quote
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
 
 BATCH = 1_000
 """Offsets in one request."""
@@ -49,11 +48,7 @@ class EventGroupRequests:
 
     async def list(self) -> list[EventGroupInfo]:
         """Those that the caller has made, and for an administrator all."""
-        api, body = await self._transport.call(Request("GET", "/v1/event-groups"))
-        try:
-            return msgspec.json.decode(body, type=_Groups).groups
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered GET /v1/event-groups with something else: {e}") from e
+        return (await self._transport.ask(Request("GET", "/v1/event-groups"), _Groups)).groups
 
     async def acknowledge(self, group: str, offsets: Sequence[str]) -> int:
         """Acknowledge the events with these offsets, so that no reader of the group gets them again. Returns how many
@@ -62,11 +57,8 @@ class EventGroupRequests:
         for at in range(0, len(offsets), BATCH):
             content = msgspec.json.encode({"offsets": offsets[at : at + BATCH]})
             headers = {"Content-Type": "application/json"}
-            api, body = await self._transport.call(Request("POST", path, None, headers, content))
-            try:
-                count += msgspec.json.decode(body, type=_Acknowledged).acknowledged
-            except msgspec.MsgspecError as e:
-                raise FairleadError(f"{api} answered POST {path} with something else: {e}") from e
+            request = Request("POST", path, None, headers, content)
+            count += (await self._transport.ask(request, _Acknowledged)).acknowledged
         return count
 
     async def remove(self, group: str) -> None:

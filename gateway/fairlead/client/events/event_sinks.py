@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from fairlead.client.transport import Request, Transport
-from fairlead.errors import FairleadError
 
 BATCH = 16
 """Dead letters that one request sends again."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +76,7 @@ class EventSinkRequests:
         """The events that a sink could not deliver, the oldest first."""
         params: dict[str, str | int] = {}
         while True:
-            page = await self._ask(Request("GET", _path(sink), params), _Page)
+            page = await self._transport.ask(Request("GET", _path(sink), params), _Page)
             for letter in page.dead_letters:
                 yield letter
             if page.cursor is None:
@@ -93,22 +89,15 @@ class EventSinkRequests:
         for at in range(0, len(ids), BATCH):
             content = msgspec.json.encode({"ids": ids[at : at + BATCH]})
             request = Request("POST", f"{_path(sink)}/retry", None, {"Content-Type": "application/json"}, content)
-            found += (await self._ask(request, _Results)).results
+            found += (await self._transport.ask(request, _Results)).results
         return found
 
     async def discard(self, sink: str, id: str) -> None:
         await self._transport.call(Request("DELETE", f"{_path(sink)}/{quote(id, safe='')}"))
 
-    async def _ask(self, request: Request, kind: type[T]) -> T:
-        api, body = await self._transport.call(request)
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as e:
-            raise FairleadError(f"{api} answered {request.method} {request.path} with something else: {e}") from e
-
     async def list(self) -> list[EventSinkInfo]:
         """All sinks of the tenant."""
-        return (await self._ask(Request("GET", "/v1/event-sinks"), _Sinks)).sinks
+        return (await self._transport.ask(Request("GET", "/v1/event-sinks"), _Sinks)).sinks
 
 
 def _path(sink: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from fairlead.fleet.events.event_groups import tenant_key
+from fairlead.fleet.events.event_groups import key_beside_events
 from fairlead.fleet.events.event_log import Position, StoredEvent
 from fairlead.store.backlog import Priority
 from fairlead.store.reply import Reply, integer, items, octets, text
@@ -104,5 +104,5 @@ def _letter(entry: Reply) -> DeadLetter:
 
 
 def _keys(tenant: str, sink: str) -> tuple[str, str]:
-    letters, size = tenant_key("fl1:dead_letters", tenant), tenant_key("fl1:dead_letter_bytes", tenant)
+    letters, size = key_beside_events("fl1:dead_letters", tenant), key_beside_events("fl1:dead_letter_bytes", tenant)
     return f"{letters}:{sink}", f"{size}:{sink}"

@@ -178,7 +178,7 @@ class EventGroups:
     async def list(self, tenant: str) -> list[GroupStatus]:
         """All groups of a tenant, ordered by name."""
         events, background = event_keys(tenant)[0], Priority.BACKGROUND
-        reply = await self._store.submit("ZRANGE", tenant_key("fl1:event_groups", tenant), 0, -1, "WITHSCORES",
+        reply = await self._store.submit("ZRANGE", key_beside_events("fl1:event_groups", tenant), 0, -1, "WITHSCORES",
                                          priority=background)  # fmt: skip
         flat = items(reply)
         used = {text(flat[i]): int(float(octets(flat[i + 1]))) for i in range(0, len(flat), 2)}
@@ -210,15 +210,15 @@ def _status(name: str, row: list[Reply], pending: int, stream: tuple[int, int], 
     )  # fmt: skip
 
 
-def tenant_key(kind: str, tenant: str) -> str:
+def key_beside_events(kind: str, tenant: str) -> str:
     """A key beside the events of a tenant, which has their hash tag."""
     return f"{kind}:{{{tenant or schema.EVENTS}}}"
 
 
 def _keys(tenant: str, name: str) -> tuple[str, str, str]:
     """The index of groups, a group, and what is pending in it."""
-    group, pending = tenant_key("fl1:event_group", tenant), tenant_key("fl1:event_pending", tenant)
-    return tenant_key("fl1:event_groups", tenant), f"{group}:{name}", f"{pending}:{name}"
+    group, pending = key_beside_events("fl1:event_group", tenant), key_beside_events("fl1:event_pending", tenant)
+    return key_beside_events("fl1:event_groups", tenant), f"{group}:{name}", f"{pending}:{name}"
 
 
 def shown_group(tenant: str, name: str) -> str:

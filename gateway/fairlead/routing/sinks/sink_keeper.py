@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from fairlead.configuration.tables_reader import SIZE_LIMIT
 from fairlead.configuration.watched_file import file_signature, read_regular_file
 from fairlead.errors import ConfigError
 from fairlead.fleet.events.dead_letters import DeadLetter, DeadLetters
@@ -26,7 +27,7 @@ from fairlead.fleet.node_table import choose
 from fairlead.routing.events.group_reader import GroupReaders
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.sinks.sink_driver import SinkCounts, SinkDriver, TraitsOf, group_of, send_event
-from fairlead.routing.sinks.sinks_file import SIZE_LIMIT, Sink, parse_sinks
+from fairlead.routing.sinks.sinks_file import Sink, parse_sinks
 from fairlead.routing.sinks.webhook_client import SendOutcome, WebhookClient
 from fairlead.telemetry.metrics import Metrics
 

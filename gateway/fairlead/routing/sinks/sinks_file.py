@@ -11,7 +11,7 @@
     allow = ["127.0.0.1/32"]    # addresses that are refused otherwise
     ca = "/etc/fairlead/siem-ca.pem"
 
-Every error names the table and the member, what is expected and what to do, and never a secret. It does no I/O.
+`TablesReader` says what holds for every such file. No error shows a secret. It does no I/O.
 """
 
 from __future__ import annotations
@@ -19,27 +19,21 @@ from __future__ import annotations
 import base64
 import binascii
 import ipaddress
-import re
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from fairlead.errors import ConfigError, InvalidRequest
+from fairlead.configuration.tables_reader import TablesReader
+from fairlead.errors import InvalidRequest
 from fairlead.fleet.selector import Selector, parse
 from fairlead.routing.sinks.address_guard import Network
 from fairlead.tenant import TENANT, TENANT_RULE
 
-SIZE_LIMIT: Final = 1 << 18
-SINKS_LIMIT: Final = 32
-NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z", re.ASCII)
-NAME_RULE: Final = "1 to 63 characters of A-Z a-z 0-9 . _ -, the first a letter or digit"
 SECRETS_LIMIT: Final = 3
 SECRET_BYTES: Final = (24, 64)
 """The least and the most that Standard Webhooks allows."""
 PREFIX: Final = "whsec_"
-_MEMBERS: Final = ("url", "secrets", "type", "selector", "tenant", "timeout", "retry_for", "allow", "ca")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,41 +58,19 @@ class Sink:
 
 def parse_sinks(raw: bytes, source: str) -> tuple[Sink, ...]:
     """The sinks of a file; `source` is its name in errors. Raises ConfigError with all errors."""
-    if len(raw) > SIZE_LIMIT:
-        raise ConfigError(f"{source}: {len(raw)} bytes exceed the maximum of {SIZE_LIMIT}: expected a smaller file")
-    try:
-        parsed = tomllib.loads(raw.decode())
-    except ValueError as e:  # not TOML, or not UTF-8; the error quotes no value
-        raise ConfigError(f"{source}: not valid TOML ({e}): expected tables such as [sinks.siem]") from e
-    reader = _Reader(source)
-    sinks = reader.sinks(parsed)
-    if reader.errors:
-        raise ConfigError("\n".join(reader.errors[:20]))
+    reader = _SinksReader(source)
+    sinks = tuple(reader.sink(name, table) for name, table in reader.tables(raw).items())
+    reader.finish()
     return sinks
 
 
-class _Reader:
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self.errors: list[str] = []
+class _SinksReader(TablesReader):
+    kind = "sinks"
+    example = "siem"
+    members = ("url", "secrets", "type", "selector", "tenant", "timeout", "retry_for", "allow", "ca")
 
-    def sinks(self, parsed: dict[str, Any]) -> tuple[Sink, ...]:
-        for name in parsed.keys() - {"sinks"}:
-            self._fault("the file", f"has the unknown member {name[:80]!r}", "tables such as [sinks.siem]")
-        tables = parsed.get("sinks", {})
-        if not isinstance(tables, dict) or not all(isinstance(one, dict) for one in tables.values()):
-            self._fault("sinks", "is not a table of tables", "tables such as [sinks.siem]")
-            return ()
-        if len(tables) > SINKS_LIMIT:
-            self._fault("sinks", f"has {len(tables)} members", f"at most {SINKS_LIMIT}")
-        return tuple(self._sink(name, table) for name, table in tables.items())
-
-    def _sink(self, name: str, table: dict[str, Any]) -> Sink:
-        where = f"sinks.{name[:80]}"
-        if not NAME.match(name):
-            self._fault(where, "has an invalid name", NAME_RULE)
-        for member in table.keys() - set(_MEMBERS):
-            self._fault(where, f"has the unknown member {member[:80]!r}", ", ".join(_MEMBERS))
+    def sink(self, name: str, table: dict[str, Any]) -> Sink:
+        where = self._where(name)
         url = self._text(table, "url", where)
         if problem := _url_problem(url):
             self._fault(f"{where}.url", problem, "https://HOST/PATH (http:// only to an address in `allow`)")
@@ -156,16 +128,6 @@ class _Reader:
             return float(value)
         self._fault(f"{where}.{member}", "is no such number", f"seconds from {bounds[0]:g} to {bounds[1]:g}")
         return default
-
-    def _text(self, table: dict[str, Any], member: str, where: str) -> str:
-        value = table.get(member, "")
-        if isinstance(value, str) and value.isprintable() and len(value) <= 1_024:
-            return value
-        self._fault(f"{where}.{member}", "is not text of at most 1024 printable characters", "text in quotes")
-        return ""
-
-    def _fault(self, where: str, problem: str, expected: str) -> None:
-        self.errors.append(f"{self._source}: {where} {problem}: expected {expected}")
 
 
 def _url_problem(url: str) -> str:
