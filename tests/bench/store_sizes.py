@@ -52,6 +52,8 @@ COMMANDS: Final = ((100, 0), (4_096, 0), (65_536, 0), (100, 1_024), (100, 65_536
 """Bytes of payload and of output."""
 EVENTS: Final = (100, 1_000)
 AT_ONCE: Final = 32
+LINKS_AT_ONCE: Final = 8
+"""A busy node has 16 links wait for their welcome at most, and refuses others."""
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,10 @@ async def tables(measured: Measured, agents: int, commands: int) -> None:
     node = measured.node
     async with TimerWheel(silence=3_600) as timer_wheel:
         fleet = SimulatedFleet(f"ws://127.0.0.1:{node.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
-        await fleet.join(agents // 10)  # what a node needs once
+        await fleet.join(agents // 10, LINKS_AT_ONCE)  # what a node needs once
         print_progress("agents")
         before = await measured.sizes()
-        await fleet.join(agents)
+        await fleet.join(agents, LINKS_AT_ONCE)
         rows = [["an agent with a link, 6 facts", *each(await measured.sizes(), before, agents)]]
         holders = [await dial(node, f"holder-{n}") for n in range(HOLDERS)]
         print_progress("warm")
@@ -179,7 +181,8 @@ async def tables(measured: Measured, agents: int, commands: int) -> None:
         await fleet.leave()
     table(["what", "Redis, bytes", "node, bytes"], rows)
     about = machine()
-    print(f"\n{about['cores']} cores of {about['cpu']}, {about['gib']} GiB, commit {commit()}")
+    print(f"\n{agents:,} agents, {commands:,} commands")
+    print(f"{about['cores']} cores of {about['cpu']}, {about['gib']} GiB, commit {commit()}")
 
 
 async def of_commands(

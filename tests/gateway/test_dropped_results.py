@@ -166,6 +166,98 @@ async def test_a_method_with_a_limit_keeps_more_than_that_for_a_minute(
     assert not await is_dropped(api, big)
 
 
+async def run_in_two_steps(api: GatewayApi, peer: ScriptedAgent, output: bytes, method: str = "work") -> str:
+    """Run one command whose output is stored before its end."""
+    command = await api.start(peer.agent, method)
+    assert (await peer.expect(Cmd)).id == command
+    await peer.send(Ack(id=command), Chunk(id=command, n=0, kind="stdout", payload=output))
+
+    async def stored() -> bool:
+        return bool((await api.get(command))["results"])
+
+    await until(stored)
+    await peer.send(End(id=command, total=1, payload=b'{"exit_code":0}'))
+    assert (await api.end(command))["state"] == "ok"
+    return command
+
+
+async def test_small_results_are_part_of_the_window_and_in_the_record(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url, "--results-limit=20000")
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet()
+    tiny = await run_in_two_steps(api, peer, b"t" * 100)
+    assert await kept(store, peer.agent) == 0  # less than the record, which stays
+    commands = [await run_in_two_steps(api, peer, b"s" * 1_000) for _ in range(30)]
+    assert (
+        integer(await store.submit("EXISTS", out_key(tiny), *map(out_key, commands))) == 0
+    )  # no stream for a few bytes
+
+    async def within() -> bool:
+        return await kept(store, peer.agent) <= 20_000
+
+    await until(within)
+    assert await kept(store, peer.agent) > 10_000
+    dropped = [await is_dropped(api, command) for command in commands]
+    assert dropped == sorted(dropped, reverse=True)  # the oldest
+    assert (dropped[0], dropped[-1], await is_dropped(api, tiny)) == (True, False, False)
+    assert (await api.output(tiny), await api.output(commands[-1])) == ("t" * 100, "s" * 1_000)
+    gone = await api.http.get(f"/v1/commands/{commands[0]}/results?from=0")
+    assert (gone.status_code, gone.json()["code"], gone.json()["first"]) == (410, "results_dropped", 1)
+    (line,) = await api.lines(commands[0], start=1)
+    assert (line["end"]["state"], line["end"]["payload"]) == ("ok", {"exit_code": 0})
+    assert integer(await store.submit("HEXISTS", cmd_key(commands[0]), "few")) == 0
+
+
+async def test_a_method_may_keep_less_than_any_other_result(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url, "--method-results-limit=quiet=0")
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet()
+    empty = await run(api, peer, 0, b"1", method="quiet")
+    quiet = await run_in_two_steps(api, peer, b"t" * 100, "quiet")
+    other = await run_in_two_steps(api, peer, b"t" * 100)
+    _, by_time, _ = kept_keys(agent_shard(peer.agent))
+    (noted,) = items(await store.submit("ZRANGE", by_time, 0, -1))
+    assert text(noted).startswith(quiet)
+    assert float(text(await store.submit("ZSCORE", by_time, text(noted)))) / 1000 - time.time() <= 60
+    await make_due(store, peer.agent)
+    await until(partial(is_dropped, api, quiet))
+    assert (await api.end(empty))["payload"] == 1
+    assert await api.output(other) == "t" * 100
+
+
+async def test_what_a_later_run_has_made_void_stays_out_of_the_record(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet(boot="boot-1")
+    command = await api.start(peer.agent, retry="safe")
+    assert (await peer.expect(Cmd)).id == command
+    await peer.send(Ack(id=command), Chunk(id=command, n=0, kind="stdout", payload=b"first"))
+
+    async def stored() -> bool:
+        return bool((await api.get(command))["results"])
+
+    await until(stored)
+    again = await dial(gateway, peer.agent)
+    await again.greet(boot="boot-2")
+    assert (await again.expect(Cmd)).id == command
+    await again.send(
+        Ack(id=command), Chunk(id=command, n=0, kind="stdout", payload=b"second"), End(id=command, total=1)
+    )
+    assert (await api.end(command))["state"] == "ok"
+    lines = await api.lines(command)
+    assert [line.get("text") for line in lines if line.get("kind") == "stdout"] == ["second"]
+    assert integer(await store.submit("HEXISTS", cmd_key(command), "few")) == 0
+
+
 async def test_what_expires_makes_room_and_an_ended_command_keeps_no_payload(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:

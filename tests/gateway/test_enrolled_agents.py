@@ -183,6 +183,7 @@ async def test_another_key_does_not_get_the_id_until_it_is_released(
     assert revoked.returncode == 0, revoked.stderr
     assert agents[1].wait() == 3, agents[1].log
     assert "4504" in agents[1].log
+    assert agents[1].log.count("the agent's key was revoked") == 1, "the reason is told once"
 
 
 async def test_refusals_say_what_to_do(gateway: GatewayProcess, agents: list[EnrolledAgent], tmp_path: Path) -> None:

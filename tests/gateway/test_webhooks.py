@@ -54,7 +54,9 @@ def test_pauses_grow_and_end(retry_for: float, chance: float, asked: float) -> N
     "address",
     ["127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1", "fe80::1%eth0", "0.0.0.0", "0.1.2.3", "::",
      "224.0.0.1", "255.255.255.255", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "64:ff9b::7f00:1",
-     "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "no address"],
+     "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "fd00:ec2::254", "fd00:ec2::23",
+     "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42", "64:ff9b:1::a9fe:a9fe", "100.100.100.200",
+     "168.63.129.16", "no address"],
 )  # fmt: skip
 def test_addresses_of_this_machine_and_of_metadata_services_are_refused(address: str) -> None:
     assert why_refused(address, ())

@@ -43,7 +43,7 @@ fl2:out:{s}:id         stream  results; entry `k-0` has offset k-1. Written by a
 fl2:in:{s}:id          stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
 fl2:outcome:{s}:id     string  final state of a command with an Idempotency-Key, and when it ended, if that key
                                outlives the record. Written by finish; as long as the key
-fl2:kept:{s}           zset    `id agent bytes` of each ended command with more than 512 bytes of results, or more than
+fl2:kept:{s}           zset    `id agent bytes` of each ended command with more than 1 KiB of results, or more than
                                its method may have → when it ended (ms). Written by what ends commands; entries are
                                removed with the results
 fl2:kept_until:{s}     zset    the same → until when its results are kept (ms). Likewise

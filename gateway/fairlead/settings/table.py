@@ -300,7 +300,7 @@ SETTINGS: Mapping[str, Setting] = {
         r"((\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})=[0-9]{1,12}(,(\*|[A-Za-z0-9][A-Za-z0-9._-]{0,63})=[0-9]{1,12})*)?",
         "METHOD=BYTES, separated by commas, such as exec=65536,*=1048576",
         "Bytes of results above which those of a command of this method are dropped a minute after its end; * is any "
-        "other method, and less than 4 KiB is always kept",
+        "other method",
     ),
     "output_limit": whole_number(
         64 * KIB, 1024 * MIB, "Maximum size of the results of one command, in bytes; the rest is discarded"

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
 import uvloop
 
 from faults.redis.play import FAULTS, play
@@ -82,7 +83,7 @@ async def run(chosen: Sequence[RedisFault], rounds: int, seed: int, lengths: Len
                 with tempfile.TemporaryDirectory(prefix="faults-") as folder:
                     try:
                         await play(fault, durability, Path(folder), rng.randrange(1 << 32), lengths, result)
-                    except (AssertionError, TimeoutError, RuntimeError) as e:
+                    except (AssertionError, TimeoutError, RuntimeError, httpx2.RequestError) as e:
                         row.failures += 1
                         where = traceback.extract_tb(e.__traceback__)[-3:]
                         print(f"FAILED: {e!r} at {[f'{at.name}:{at.lineno}' for at in where]}", end=" ", flush=True)

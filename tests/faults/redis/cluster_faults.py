@@ -19,13 +19,13 @@ from faults.redis.played_fleet import answering
 from faults.redis.redis_fault import RedisFault, Scene
 from faults.redis.sentinel_faults import LAG, TAKEOVER, is_replica, never_used_again
 from support.valkey.cluster import Cluster, ClusterServer
-from support.valkey.network import Network
+from support.valkey.network_process import NetworkProcess
 from support.waiting import until
 
 
 @asynccontextmanager
 async def _cluster(folder: Path, *, replicas: bool) -> AsyncIterator[Cluster]:
-    async with Network() as network:
+    async with NetworkProcess() as network:
         cluster = Cluster(folder, replicas=replicas, network=network)
         try:
             await cluster.start()
@@ -69,10 +69,18 @@ async def taken_over(scene: Scene, before: ClusterServer, after: ClusterServer) 
 
 
 async def killed(scene: Scene) -> None:
+    """And started again: with `replicated`, nothing is told of its shard until there is a replica again."""
     before, after = pair(scene)
     scene.concerns(await agents_of(scene, before))
     before.kill()
     await taken_over(scene, before, after)
+    await _come_back(scene, before, after)
+
+
+async def _come_back(scene: Scene, before: ClusterServer, after: ClusterServer) -> None:
+    """Start a primary again, which is a replica now."""
+    await before.start()
+    await until(lambda: _follows(before, after), TAKEOVER)
     await answering(scene.fleet)
 
 
@@ -124,12 +132,10 @@ async def twice(scene: Scene) -> None:
     scene.concerns(await agents_of(scene, before))
     before.kill()
     await taken_over(scene, before, after)
-    await answering(scene.fleet)
-    await before.start()
-    await until(lambda: _follows(before, after), TAKEOVER)
+    await _come_back(scene, before, after)
     after.kill()
     await taken_over(scene, after, before)
-    await answering(scene.fleet)
+    await _come_back(scene, after, before)
 
 
 async def _follows(server: ClusterServer, primary: ClusterServer) -> bool:
@@ -157,7 +163,8 @@ async def _lose(scene: Scene, before: ClusterServer, after: ClusterServer) -> No
 
 async def two_at_once(scene: Scene) -> None:
     """Two primaries whose replicas lack the last two seconds. The replica of the first takes over by hand, since one
-    primary is no majority, and that of the second much later: the first shard works meanwhile."""
+    primary is no majority, and that of the second much later: the first shard works meanwhile, for longer than the 30 s
+    after which what was told is forgotten."""
     (first, its_replica), (second, other_replica) = pair(scene), pair(scene, 2)
     scene.concerns(await agents_of(scene, second))
     scene.servers.network.separate(first, [its_replica])
@@ -171,7 +178,7 @@ async def two_at_once(scene: Scene) -> None:
     await its_replica.call("CLUSTER", "FAILOVER", "TAKEOVER")
     began = time.monotonic()
     await taken_over(scene, first, its_replica)
-    await asyncio.sleep(max(0.0, began + scene.lengths.partition - time.monotonic()))
+    await asyncio.sleep(max(0.0, began + scene.lengths.away - time.monotonic()))
     other_replica.signal(signal.SIGCONT)  # two primaries of three are a majority, which elects it
     await taken_over(scene, second, other_replica)
     await answering(scene.fleet)

@@ -8,12 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from faults.redis.cluster_faults import CLUSTER_FAULTS
+from faults.redis.managed_faults import MANAGED_FAULTS
+from faults.redis.memory_faults import MEMORY_FAULTS
 from faults.redis.played_fleet import Played, played
 from faults.redis.redis_fault import LOCAL, Lengths, RedisFault, Scene
 from faults.redis.sentinel_faults import SENTINEL_FAULTS
 from faults.redis.server_faults import SERVER_FAULTS
 
-FAULTS = {fault.name: fault for fault in (*SENTINEL_FAULTS, *CLUSTER_FAULTS, *SERVER_FAULTS)}
+FAULTS = {
+    fault.name: fault for fault in (*SENTINEL_FAULTS, *CLUSTER_FAULTS, *MANAGED_FAULTS, *SERVER_FAULTS, *MEMORY_FAULTS)
+}
 AGENTS = 18
 """So few that each of them is probed about once a second."""
 RATE = 8.0
@@ -28,7 +32,16 @@ async def play(
     async with fault.servers(folder / "servers") as servers:
         concerned: set[str] = set()
         async with played(
-            folder, servers.url, told, flags, agents=AGENTS, rate=RATE, seed=seed, concerned=concerned, result=result
+            folder,
+            servers.url,
+            told,
+            flags,
+            agents=AGENTS,
+            rate=RATE,
+            seed=seed,
+            concerned=concerned,
+            result=result,
+            events=fault.events,
         ) as fleet:
             scene = Scene(fleet, servers, lengths, concerned)
             scene.concerns(set(fleet.names))

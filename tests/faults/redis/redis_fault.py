@@ -58,6 +58,8 @@ class RedisFault:
     told: frozenset[str] = LAST_MOMENT
     durabilities: tuple[str, ...] = (LOCAL, REPLICATED)
     flags: tuple[str, ...] = ()
+    events: bool = True
+    """Whether all events have to be there afterwards."""
 
     @property
     def name(self) -> str:

@@ -11,20 +11,21 @@ from pathlib import Path
 
 from faults.redis.played_fleet import answering
 from faults.redis.redis_fault import RedisFault, Scene
-from support.valkey.network import Network
+from support.valkey.network_process import NetworkProcess
 from support.valkey.replication import Replication
 from support.valkey.server import ValkeyServer
 from support.waiting import until
 
 LAG = 2.0
 """Seconds that the replicas lack."""
+PAUSE_MS = 30_000
 TAKEOVER = 90.0
 """Seconds for a failover on a busy machine."""
 
 
 @asynccontextmanager
 async def sentinels(folder: Path) -> AsyncIterator[Replication]:
-    async with Network() as network:
+    async with NetworkProcess() as network:
         servers = Replication(folder, network=network)
         try:
             await servers.start()
@@ -127,6 +128,23 @@ async def cut_off_from_nodes(scene: Scene) -> None:
 
 
 async def by_hand(scene: Scene) -> None:
+    """As docs/operations.md says: without writes until another one is the primary. A Sentinel promotes any replica, and
+    this one may lack what only the other has confirmed."""
+    before = await scene.servers.primary()
+    await before.call("CLIENT", "PAUSE", PAUSE_MS, "WRITE")
+    offset = (await before.info("replication"))["master_repl_offset"]
+
+    async def in_step() -> bool:
+        info = await before.info("replication")
+        return all(info[f"slave{i}"]["offset"] >= offset for i in range(2))
+
+    await until(in_step)
+    await scene.servers.fail_over()
+    await taken_over(scene, before)
+
+
+async def by_hand_at_once(scene: Scene) -> None:
+    """Without that pause."""
     before = await scene.servers.primary()
     await scene.servers.fail_over()
     await taken_over(scene, before)
@@ -165,7 +183,8 @@ SENTINEL_FAULTS = (
     RedisFault("primary cut off from replicas and Sentinels, not from nodes", sentinels, cut_off_from_servers),
     RedisFault("primary cut off with one Sentinel, not from nodes", sentinels, cut_off_with_a_sentinel),
     RedisFault("primary cut off from nodes alone", sentinels, cut_off_from_nodes, told=frozenset()),
-    RedisFault("failover by hand", sentinels, by_hand),
+    RedisFault("failover by hand, after a pause of writes", sentinels, by_hand),
+    RedisFault("failover by hand, at once", sentinels, by_hand_at_once, durabilities=("local",)),
     RedisFault("two failovers within a minute", sentinels, twice),
     RedisFault("primary killed, replicas 2 s behind", sentinels, lagging, durabilities=("local",)),
 )

@@ -14,7 +14,7 @@ from faults.redis.played_fleet import answering
 from faults.redis.redis_fault import FSYNC, LOCAL, RedisFault, Scene
 from support.short_certificate import Authority
 from support.tls_redis import TlsRedis
-from support.valkey.network import Network
+from support.valkey.network_process import NetworkProcess
 from support.valkey.server import PASSWORD, ValkeyServer
 from support.waiting import until
 
@@ -33,7 +33,7 @@ class OneServer:
     """A Valkey behind a line of a network."""
 
     def __init__(self, folder: Path, options: tuple[str, ...] = ()) -> None:
-        self.network = Network()
+        self.network = NetworkProcess()
         self.server = ValkeyServer(folder, options, network=self.network)
         self.line = self.network.line(self.server.port)
 
@@ -51,7 +51,7 @@ class OneServer:
 
 
 @asynccontextmanager
-async def _opened(made: OneServer) -> AsyncIterator[OneServer]:
+async def opened(made: OneServer) -> AsyncIterator[OneServer]:
     try:
         await made.start()
         yield made
@@ -61,14 +61,14 @@ async def _opened(made: OneServer) -> AsyncIterator[OneServer]:
 
 @asynccontextmanager
 async def one_server(folder: Path) -> AsyncIterator[OneServer]:
-    async with _opened(OneServer(folder)) as made:
+    async with opened(OneServer(folder)) as made:
         yield made
 
 
 @asynccontextmanager
 async def synchronous(folder: Path) -> AsyncIterator[OneServer]:
     """Every write is on the disk before its answer."""
-    async with _opened(OneServer(folder, ("--appendfsync", "always"))) as made:
+    async with opened(OneServer(folder, ("--appendfsync", "always"))) as made:
         yield made
 
 
@@ -145,17 +145,17 @@ async def rewrite_failing(scene: Scene) -> None:
 
 async def slow(scene: Scene) -> None:
     """Every call takes 50 ms longer."""
-    scene.servers.line.delay = lambda: DELAY
+    scene.servers.line.delay_by(DELAY, DELAY)
     await asyncio.sleep(scene.lengths.trouble)
-    scene.servers.line.delay = lambda: 0.0
+    scene.servers.line.delay_by(0, 0)
     await answering(scene.fleet)
 
 
 async def late(scene: Scene) -> None:
     """Calls reach Redis up to 2.5 s late, also those whose node has given them up and has closed its connection."""
-    scene.servers.line.delay = lambda: scene.fleet.rng.uniform(0, LATE)
+    scene.servers.line.delay_by(0, LATE)
     await asyncio.sleep(scene.lengths.trouble)
-    scene.servers.line.delay = lambda: 0.0
+    scene.servers.line.delay_by(0, 0)
     await answering(scene.fleet)
 
 

@@ -1,4 +1,5 @@
-"""The network between the servers of a Redis and all who connect to them, made of TCP lines in this process.
+"""The network between the servers of a Redis and all who connect to them, made of TCP lines in this process. Plays use
+one in a process of its own (see `network_process`).
 
 Servers announce the ports of their lines, so that nodes, replicas, Sentinels and the other servers of a Cluster use
 them. Each server connects to others from an address of its own (127.0.1.1, 127.0.1.2 and so on), by which a line tells
@@ -9,6 +10,7 @@ arrives once the partition is over, as TCP does it.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Protocol
@@ -69,6 +71,10 @@ class NetworkLine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def delay_by(self, least: float, most: float) -> None:
+        """Delay each piece on its way to the server by a random time between these seconds."""
+        self.delay = lambda: random.uniform(least, most)
 
     def hold(self, source: str) -> None:
         """Carry nothing more between the server and this source, and keep it."""
@@ -169,8 +175,11 @@ class Network:
     def line(self, port: int) -> NetworkLine:
         """The line to a port, which is made at the first call."""
         if port not in self._lines:
-            self._lines[port] = NetworkLine(port)
+            self._lines[port] = self._new_line(port)
         return self._lines[port]
+
+    def _new_line(self, port: int) -> NetworkLine:
+        return NetworkLine(port)
 
     async def __aenter__(self) -> Network:
         return self

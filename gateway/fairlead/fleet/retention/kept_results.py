@@ -18,7 +18,7 @@ from fairlead.store.reply import Reply, integer, items, text
 from fairlead.store.store import Store
 
 FOUND: Final = 64
-"""Commands of one shard that one call finds: Redis takes some 50 µs for it."""
+"""Commands of one shard that one call finds, or of which it removes what is noted: Redis takes some 50 µs for it."""
 FOUND_BYTES: Final = 64 + FOUND * 100
 
 

@@ -10,7 +10,8 @@
 -- `held` is the number of bytes in the store if results are retained as a window, otherwise 0: the output limit applies
 -- instead. Repeating the call changes nothing, because chunks before `next` are dropped. State and data change in
 -- one atomic step.
--- All results of most commands come with their end, and are few. Then they are stored in the record, and spare a stream.
+-- All results of most commands are few. When the command ends, they are in the record, and spare a stream, which takes
+-- 4 KiB at least; those that came with the end were never in a stream.
 local FEW_BYTES, FEW = 4096, 16
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w', 'in')
 if not rec[1] then return {'gone', 0, '', '', 0, 0, -1} end
@@ -63,6 +64,16 @@ if few and (not ended or #few == 1 or #few > 3 * FEW or sum.bytes > FEW_BYTES) t
       'p', few[k + 2])
   end
   few = nil
+end
+if ended and not few and retain == 'all' and sum.seq > 0 and sum.seq <= FEW and sum.bytes <= FEW_BYTES then
+  local entries = redis.call('XRANGE', KEYS[2], '-', '+')
+  if #entries == sum.seq then -- otherwise a later run has made some of them void
+    few = {ARGV[1]}
+    for _, entry in ipairs(entries) do
+      few[#few + 1], few[#few + 2], few[#few + 3] = entry[2][4], entry[2][6], entry[2][8]
+    end
+    redis.call('UNLINK', KEYS[2])
+  end
 end
 if ended then
   finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3], code, few and cmsgpack.pack(few), not rec[5])

@@ -2,7 +2,7 @@
 -- KEYS: cmd, out, kept, kept_until, kept_bytes. ARGV: command agent bytes, as kept_results.lua returned it; the agent.
 -- Drops the results of a command that has ended, and of a large end the payload; the record says so until it expires.
 -- Returns 1 if they were dropped, 0 if they had been, or had expired with their record.
-local MOST = 4096 -- bytes of an end that keeps its payload
+local MOST = 1024 -- bytes of an end that keeps its payload
 if redis.call('ZREM', KEYS[3], ARGV[1]) == 0 then return 0 end
 redis.call('ZREM', KEYS[4], ARGV[1])
 if redis.call('EXISTS', KEYS[3]) == 0 then

@@ -8,8 +8,8 @@
 --   void       offset of the last entry of kind `retry`: the results before it are void and have been removed
 --   w          the leases of the followers
 --   e:<agent>  how a target ended
---   few        all results of a command that were stored with its end, if they are few: agent, then number, kind and
---              payload of each, packed. `out` does not exist then
+--   few        all results of a command that has ended, if they are few: agent, then number, kind and payload of each,
+--              packed. `out` does not exist then
 --   in         next|bytes|end|digest of the last input chunk
 --   cancel     when cancellation was requested (ms)
 --   results_limit  bytes of results above which they are dropped soon after the end; absent for no limit
@@ -47,17 +47,19 @@ end
 -- Notes that the results of a command that has ended are kept, so that they are dropped once they have been kept for
 -- long enough, or to make room (see drop_results.lua): in keys[8] by their age, in keys[9] by when they are due, and in
 -- keys[10] their bytes. A command with more results than the limit of its method is due soon.
-local KEPT_FROM = 4096 -- bytes: smaller results stay with their record, because noting them would cost as much
+local KEPT_FROM = 1024 -- bytes: smaller results take no more than the record, which stays
 local ENTRY_BYTES = 64 -- that Redis needs for each entry besides
+local STREAM_BYTES = 4400 -- that Redis needs for the shortest stream
 local SOON_DUE = 60000 -- ms: whoever follows the command has read its results by then
 
-local function note_kept(keys, agent, retention, sum, end_bytes)
-  local bytes = sum.bytes + end_bytes
-  if bytes <= KEPT_FROM then return end
+local function note_kept(keys, agent, retention, sum, end_bytes, few)
+  local bytes, stream = sum.bytes + end_bytes, sum.seq > 0 and not few
   local limit = tonumber(redis.call('HGET', keys[1], 'results_limit') or '')
-  local now, kept = now_ms(), retention
-  if limit and bytes > limit then kept = math.min(SOON_DUE, retention) end
+  local over = limit and bytes > limit and (sum.seq > 0 or end_bytes > KEPT_FROM)
+  if bytes <= KEPT_FROM and not stream and not over then return end
+  local now, kept = now_ms(), over and math.min(SOON_DUE, retention) or retention
   bytes = bytes + sum.seq * ENTRY_BYTES
+  if stream then bytes = math.max(bytes, STREAM_BYTES) end
   local member = string.format('%s %s %.0f', string.match(keys[1], '}:(.*)$'), agent, bytes)
   redis.call('ZADD', keys[8], now, member)
   redis.call('ZADD', keys[9], now + kept, member)
@@ -108,7 +110,7 @@ local function finish_row(keys, agent, row, state, blob, sum, terms, code, few, 
   redis.call('PEXPIRE', keys[1], retention)
   if sum.seq > 0 and not few then redis.call('PEXPIRE', keys[2], retention) end
   if not no_input then redis.call('PEXPIRE', keys[3], retention) end
-  note_kept(keys, agent, retention, sum, #blob)
+  note_kept(keys, agent, retention, sum, #blob, few)
   if remembered == 0 then return end
   local now = now_ms()
   if remembered - now > retention then

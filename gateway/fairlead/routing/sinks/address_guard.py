@@ -14,13 +14,27 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
-_METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192")))
+_METADATA = tuple(
+    map(
+        ipaddress.ip_network,
+        (
+            "fd00:ec2::/32",  # AWS: credentials of instances at ::254, of pods at ::23
+            "fd20:ce::/32",  # Google Cloud
+            "fd00:c1::/32",  # Oracle Cloud
+            "fd00:42::/32",  # Scaleway
+            "100.100.100.200/32",  # Alibaba Cloud
+            "168.63.129.16/32",  # Azure
+            "192.0.0.192/32",  # Oracle Cloud, older
+        ),
+    )
+)
 """Metadata services of clouds that are at no link-local address."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
-def why_refused(given: str, allowed: Sequence[Network]) -> str:
-    """Why nothing is sent to this address, as a predicate; "" if something may be."""
+def why_refused(given: str, allowed: Sequence[Network], *, own: bool = False) -> str:
+    """Why nothing is sent to this address, as a predicate; "" if something may be. `own` says that an interface of this
+    machine has it."""
     try:
         address = ipaddress.ip_address(given.partition("%")[0])
     except ValueError:
@@ -31,8 +45,10 @@ def why_refused(given: str, allowed: Sequence[Network]) -> str:
     for name in ("loopback", "link_local", "multicast", "unspecified", "reserved"):
         if getattr(real, f"is_{name}"):
             return f"is {name.replace('_', '-')}"
-    if real in _METADATA:
+    if any(one.version == real.version and real in one for one in _METADATA):
         return "is that of a metadata service"
+    if own:
+        return "is of this machine"
     return "is of this network" if isinstance(real, ipaddress.IPv4Address) and real in _THIS_NETWORK else ""
 
 

@@ -38,6 +38,9 @@ MARGIN_MS: Final = 30_000
 """How much longer than its timeout an event stays with its reader; another node takes those of a dead one then."""
 OWNER: Final = "sink"
 """The owner of the groups of sinks, which is no identity of a caller."""
+REFUSED_FOR: Final = 30.0
+"""Seconds of pauses, at most, for an event that the receiver itself refuses: three attempts. An agent could otherwise
+stop a sink for a day with as many such events as may wait."""
 ERROR_EVERY: Final = 1.0
 """Seconds between two errors that are noted."""
 
@@ -130,7 +133,8 @@ class SinkDriver:
             return taken.event.position
         self._counts.failed[name] += 1
         await self._note(outcome.error)
-        pause = pause_after(taken.attempt, self.sink.retry_for, random.random(), outcome.pause)
+        retry_for = min(self.sink.retry_for, REFUSED_FOR) if outcome.refused else self.sink.retry_for
+        pause = pause_after(taken.attempt, retry_for, random.random(), outcome.pause)
         if pause is None or outcome.last:
             await self._bury(taken, outcome.error)
             return taken.event.position

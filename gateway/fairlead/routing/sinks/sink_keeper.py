@@ -20,7 +20,7 @@ from typing import Final
 
 from fairlead.configuration.tables_reader import SIZE_LIMIT
 from fairlead.configuration.watched_file import file_signature, read_regular_file
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, Unavailable
 from fairlead.fleet.events.dead_letters import DeadLetter, DeadLetters
 from fairlead.fleet.events.event_groups import GroupStatus
 from fairlead.fleet.node_table import choose
@@ -58,6 +58,8 @@ class SinkKeeper:
         self._running: dict[Sink, tuple[SinkDriver, asyncio.Task[None]]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         """The tasks of drivers that finish what is under way."""
+        self._repeated: set[tuple[str, str]] = set()
+        """The sinks whose dead letters are being sent again."""
         self.on_change: Callable[[str, Sequence[str]], None] = lambda digest, names: None
         """Called with the digest of the file and the names of the sinks when others are in use; set by the node."""
         self._watch(metrics)
@@ -158,11 +160,18 @@ class SinkKeeper:
         return {names[one.name]: one for one in groups if one.name in names}
 
     async def send_again(self, sink: Sink, letters: Sequence[DeadLetter]) -> list[SendOutcome]:
-        """Send dead letters from this node, all at once. Those that the receiver accepts are removed."""
+        """Send dead letters from this node, all at once. Those that the receiver accepts are removed. Raises
+        Unavailable while others are under way: whoever may read one event could have a receiver flooded with it."""
+        if (name := (sink.tenant, sink.name)) in self._repeated:
+            raise Unavailable(
+                f"dead letters of sink {sink.name} are being sent again by this node: try again in a moment"
+            )
+        self._repeated.add(name)
         client = WebhookClient(sink)
         try:
             outcomes = await asyncio.gather(*(send_event(client, sink, letter.event) for letter in letters))
         finally:
+            self._repeated.discard(name)
             await client.aclose()
         accepted = [letter.id for letter, one in zip(letters, outcomes, strict=True) if not one.error]
         await self.letters.remove(sink.tenant, sink.name, accepted)

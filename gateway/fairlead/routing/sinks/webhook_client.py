@@ -28,15 +28,18 @@ DRAINING: Final = 0.5
 """Seconds for that."""
 GONE: Final = 410
 """The status by which a receiver says that it does not want this event, nor any attempt after this one."""
+REFUSALS: Final = frozenset({400, 413, 415, 422})
+"""Statuses by which a receiver that is well says that there is something wrong with this event."""
 
 
 class SendOutcome(NamedTuple):
     """`error` is "" if the receiver has accepted the event. `pause` is for how many seconds it asked to be left alone,
-    and `last` says that it asked for no further attempt."""
+    `last` says that it asked for no further attempt, and `refused` that it is this event which it does not take."""
 
     error: str = ""
     pause: float = 0.0
     last: bool = False
+    refused: bool = False
 
 
 class WebhookClient:
@@ -45,6 +48,7 @@ class WebhookClient:
         self._http: httpx2.AsyncClient | None = None
         self._opening = asyncio.Lock()
         """The first attempts come at once, and share one client."""
+        self._looking: asyncio.Task[list[str]] | None = None
 
     async def send(self, body: bytes, headers: dict[str, str]) -> SendOutcome:
         """One attempt, within the timeout of the sink. It never raises for what the receiver or the network does."""
@@ -56,10 +60,12 @@ class WebhookClient:
                 return await self._send(http, body, headers)
         except TimeoutError:
             return SendOutcome(f"no answer within {self._sink.timeout:g} s")
-        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as e:
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError) as e:  # the last one of a name
             return SendOutcome(f"cannot be reached: {str(e) or type(e).__name__}"[:200])
 
     async def aclose(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
         if self._http is not None:
             await self._http.aclose()
 
@@ -92,9 +98,12 @@ class WebhookClient:
 
     async def _addresses(self, host: str, port: int) -> tuple[list[str], str]:
         """The addresses of the host that may be sent to, and why there is none."""
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
-        reasons = {address: why_refused(address, self._sink.allow) for address in addresses}
+        if self._looking is None or self._looking.done():
+            # A name server that does not answer holds a thread, of which a process has four for all look-ups.
+            self._looking = asyncio.create_task(_look_up(host, port))
+            self._looking.add_done_callback(_noted)
+        addresses = await asyncio.shield(self._looking)
+        reasons = {one: why_refused(one, self._sink.allow, own=_is_own(one)) for one in addresses}
         good = [address for address, why in reasons.items() if not why]
         refused = "; ".join(f"{address} {why}" for address, why in list(reasons.items())[:ADDRESSES])
         return good[:ADDRESSES], f"the address {refused}: allow it in the file of sinks if it is meant"
@@ -110,6 +119,27 @@ class WebhookClient:
                     limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
                 )  # fmt: skip
             return self._http
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(one[4][0]) for one in found))
+
+
+def _noted(look_up: asyncio.Task[list[str]]) -> None:
+    """All that have waited for it may have given up."""
+    if not look_up.cancelled():
+        look_up.exception()
+
+
+def _is_own(address: str) -> bool:
+    """Whether this machine has the address: what is sent to it has it as its source, too. Nothing is sent."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((address, 9))
+            return str(probe.getsockname()[0]) == address
+    except OSError:
+        return False
 
 
 def http_extensions(timeout: float) -> dict[str, object]:
@@ -140,4 +170,4 @@ def _outcome(answer: httpx2.Response) -> SendOutcome:
     asked = answer.headers.get("retry-after", "")
     pause = float(asked) if asked.isascii() and asked.isdigit() and len(asked) < 7 else 0.0
     advice = ": it asks to go elsewhere, which a webhook does not" if 300 <= status < 400 else ""
-    return SendOutcome(f"answered with the status {status}{advice}", pause, status == GONE)
+    return SendOutcome(f"answered with the status {status}{advice}", pause, status == GONE, status in REFUSALS)
