@@ -29,6 +29,7 @@ from fairlead.store.servers.opening import open_store
 
 from faults.agent_methods import TOKEN, emit_events, register_methods
 from faults.balancer import Balancer
+from support.free_ports import free_port
 from support.ledger import Ledger
 from support.plain_http import plain_client
 
@@ -47,7 +48,8 @@ class NodeProcess:
         self._log = folder / f"{name}.log"
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
-        self.link = self.api = self.admin = 0
+        # Not ports that the kernel chooses: it may give them to an outgoing connection while the node is down.
+        self.link, self.api, self.admin = free_port(), free_port(), free_port()
 
     async def start(self) -> None:
         with self._log.open("ab") as sink:

@@ -28,6 +28,7 @@ STILL = {
     "nodes: Membership lost: {{pod}} fenced": "Redis freezes for less than the 15 s after which rows lapse",
     "nodes: Membership lost: {{pod}} data lost": "Redis keeps its data",
     "nodes: Agents claimed again: {{pod}}": "for the same two reasons",
+    "redis-tracing: Redis: disk fails": "the disk of Redis takes all",
     "redis-tracing: Appends fenced: {{pod}}": "no agent is held twice",
     "redis-tracing: Doorbells lost: {{pod}}": "no inbox is lost",
     "redis-tracing: Spans lost: {{pod}}": "the collector takes all",
@@ -131,7 +132,7 @@ async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     assert peak(answer_of("overview: Lost links: ").busy) > 1
     leaving = answer_of("nodes: Draining: ")
     assert peak(leaving.idle) == 0 < peak(leaving.busy, pod="node-2")
-    up = answer_of("redis-tracing: Redis: ")
+    up = answer_of("redis-tracing: Redis: {{pod}}")
     assert min(value for one in up.busy for _, value in one.points) == 0, "the freeze"
     assert peak(answer_of("redis-tracing: Errors: ").busy) >= 1
     for name in ("sent", "received"):

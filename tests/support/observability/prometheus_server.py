@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -24,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead_operator.metrics import Metrics as OperatorMetrics
+
+from support.free_ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 TIMEOUT = 20.0
@@ -115,9 +116,7 @@ def scraping(folder: Path, targets: Sequence[Target]) -> Iterator[Prometheus]:
     ]  # fmt: skip
     config = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s"}, "scrape_configs": jobs}
     (folder / "prometheus.yml").write_text(json.dumps(config))  # JSON is YAML
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     log = folder / "prometheus.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -205,19 +206,23 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
                 await asyncio.sleep(0.5)
 
     async def say_nothing(node: WatchedNode) -> None:
-        """An agent that was let in and does not send its hello, so that a link waits for its welcome at each scrape."""
+        """An agent that was let in and does not send its hello, so that a link waits for its welcome at each scrape. A
+        busy node may close its connection, as that of any agent, before it answers."""
         host, _, port = node.link.removeprefix("ws://").partition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        try:
-            silent = RawClient(reader, writer)
-            silent.write(silent.request(
-                "/v1/link", Host=f"{host}:{port}", sec_websocket_protocol=SUBPROTOCOL_JSON,
-                authorization="Bearer development-agent-token",
-            ))  # fmt: skip
-            assert await silent.answer() == 101
-            await asyncio.sleep(until - time.monotonic())
-        finally:
-            writer.close()
+        while time.monotonic() < until:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            try:
+                silent = RawClient(reader, writer)
+                silent.write(silent.request(
+                    "/v1/link", Host=f"{host}:{port}", sec_websocket_protocol=SUBPROTOCOL_JSON,
+                    authorization="Bearer development-agent-token",
+                ))  # fmt: skip
+                assert await silent.answer() == 101
+                await asyncio.sleep(until - time.monotonic())
+            except ConnectionError:
+                await asyncio.sleep(random.uniform(0.1, 0.3))
+            finally:
+                writer.close()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(SILENT):
