@@ -16,11 +16,14 @@ from fairlead.agent.builtin.methods import METHODS, MethodContext
 from fairlead.agent.builtin.options import Options
 from fairlead.agent.commands.handler import make_handler
 from fairlead.agent.errors import CommandError
+from fairlead.agent.host.fact_reader import FactReader
 from fairlead.errors import InvalidRequest
 from fairlead.methods.library import LIBRARY, check_arguments, check_payload
 
 DISK = DiskThreads()
-CONTEXT = MethodContext(Options(), DISK, PathGuard(), PathGuard(), KeptContents(DISK, None))
+CONTEXT = MethodContext(
+    Options(), DISK, PathGuard(), PathGuard(), KeptContents(DISK, None), FactReader({}, print).read_again
+)
 PAYLOADS: list[object] = [
     None, {}, {"argv": ["true"]}, {"argv": []}, {"argv": "true"}, {"argv": ["a"], "env": {"A": "b"}, "stdin": True},
     {"path": "/etc/hosts"}, {"path": "/a", "offset": -1}, {"path": "/a", "mode": "0644", "size": 5}, {"path": 5},

@@ -11,7 +11,7 @@ import websockets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.access.hosts import HostRules
+from fairlead.app.access.hosts import REMEMBERED, HostRules
 from fairlead.errors import Forbidden
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
@@ -46,6 +46,18 @@ def test_names_of_other_machines_are_refused(host: str | None) -> None:
     assert not admits(HostRules(loopback_only=True), host)
     assert not admits(HostRules(["gateway.example.com", "*.links.example.com"]), host)
     assert admits(HostRules(), host)
+
+
+def test_what_was_refused_stays_refused_and_what_is_remembered_is_bounded() -> None:
+    hosts = HostRules(["*.links.example.com"])
+    for number in range(2 * REMEMBERED):
+        assert admits(hosts, f"{number}.links.example.com")
+        assert not admits(hosts, f"{number}.attacker.example")
+    for number in range(2 * REMEMBERED):
+        assert admits(hosts, f"{number}.links.example.com")
+        assert not admits(hosts, f"{number}.attacker.example")
+    assert not admits(hosts, None)
+    assert len(hosts._accepted) == REMEMBERED  # what clients choose must not grow
 
 
 def test_host_patterns_are_matched() -> None:

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
@@ -16,14 +17,16 @@ from starlette.types import Message
 from fairlead.app.routes.result_stream import LINES, SHORT, ResultStream, opening
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command_record import CommandRecord, Result, ResultPage, StoredEnd, Target
+from fairlead.fleet.command_record import AppendResult, CommandRecord, Result, ResultPage, StoredEnd, Target
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands import results
+from fairlead.routing.commands.result_doorbells import pack_added
 from fairlead.routing.commands.results import ResultReader, ResultsUpdate
 from fairlead.routing.failover_gate import FailoverGate
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
+from fairlead.store.reply import Arg
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.wire.messages import Ack, End
 
@@ -117,6 +120,31 @@ async def test_a_failure_before_the_beginning_loses_no_line() -> None:
     lines = await answer.run()
     assert [line.get("offset") for line in lines[:2]] == [None, 0]
     assert lines[2]["error"]["code"] == "bus_unavailable"
+
+
+async def test_an_answer_without_results_is_held_back_for_a_command_that_ends_soon() -> None:
+    """It may begin already, and there is nothing to tell but its id: the end is the first update."""
+    fleet = cast(FleetStore, SimpleNamespace(store=None, directory=None, records=None, gate=None))
+    followers = Followers()
+    reader = ResultReader(fleet, cast(Inbox, None), followers, cast(Membership, SimpleNamespace(lease="node-1#1")))
+    follower, loop = followers.join("c"), asyncio.get_running_loop()
+    steps: list[Arg] = ["c", 0, "stdout", b"x", "e", 1, "ok", msgspec.msgpack.encode(StoredEnd(payload=b"1")), ""]
+    ended = pack_added("a", steps, AppendResult("ok", "ok", (), 0, 1, 1, 1))
+    loop.call_later(results.PATIENCE / 3, followers.tell_results, "c", ended)
+    async with asyncio.timeout(20), aclosing(reader.read("c", 0, True, follower, loop.time() + 0.001)) as updates:
+        first = await anext(updates)
+        assert first.ended is not None
+        assert [result.payload for result in first.results] == [b"x"]
+
+
+async def test_an_answer_without_results_begins_after_a_while() -> None:
+    fleet = cast(FleetStore, SimpleNamespace(store=None, directory=None, records=None, gate=None))
+    followers = Followers()
+    reader = ResultReader(fleet, cast(Inbox, None), followers, cast(Membership, SimpleNamespace(lease="node-1#1")))
+    began = asyncio.get_running_loop().time()
+    async with asyncio.timeout(20), aclosing(reader.read("c", 0, True, followers.join("c"), began + 0.001)) as updates:
+        assert await anext(updates) == ResultsUpdate([])
+    assert results.PATIENCE <= asyncio.get_running_loop().time() - began < results.POLL_INTERVAL
 
 
 @pytest.mark.parametrize(("name", "waits"), [("content-length", True), ("transfer-encoding", False)])

@@ -23,11 +23,11 @@ from fairlead.routing.agents import index_sweeper
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.commands.completion import Completion
-from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
+from fairlead.routing.commands.sweeper import ROUND_MS, CommandSweeper, shards_of
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.shards import SHARDS, agent_shard, of_agent
+from fairlead.shards import SHARDS, agent_shard, command_shard, of_agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
@@ -142,6 +142,27 @@ async def test_one_sweep_continues_until_nothing_is_due(sweepers: NodeSweepers) 
     assert {doorbell.why for doorbell in stopped} == {"deadline"}
 
 
+async def test_a_round_finds_out_when_each_shard_is_due_and_takes_from_no_other(sweepers: NodeSweepers) -> None:
+    """One call for each shard of an idle fleet. A target that is rescheduled is due again at its time, whoever sweeps
+    the round in which that is."""
+    now = await sweepers.now()
+    before = await _executed(sweepers.store)
+    assert await sweepers.sweeper.due_shards() == []
+    executed = await _executed(sweepers.store) - before
+    assert {name: n for name, n in executed.items() if name not in {"info", "client|getname"}} == {"zrange": SHARDS}
+    (command,) = await sweepers.hang(1)
+    shard = command_shard(command)
+    sweepers.membership.heartbeat_answered(now + ROUND_MS)
+    assert await sweepers.sweeper.due_shards() == [shard]
+    assert await sweepers.sweeper.due_shards() == []  # nobody looks twice for what is being handled
+    terms = text(await sweepers.store.submit("HGET", schema.cmd_key(command), "terms")).partition("|")[2]
+    await sweepers.store.submit("HSET", schema.cmd_key(command), "terms", f"{now}|{terms}")
+    await sweepers.sweeper.sweep([shard])  # its grace ends a second after `now`
+    sweepers.membership.heartbeat_answered(now + 2 * ROUND_MS)
+    sweepers.membership.epoch = "b"  # others sweep from here on: no shard is this node's
+    assert await sweepers.sweeper.due_shards() == [shard]
+
+
 async def test_the_command_sweeper_reads_no_payloads(sweepers: NodeSweepers) -> None:
     """The commands that are due have 20 MiB of payloads, and most are not over yet: Redis sends some kilobytes."""
     commands = await sweepers.hang(40, b"x" * (512 << 10))
@@ -171,6 +192,13 @@ async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
     with pytest.raises(BusUnavailable, match="this one"):
         await sweepers.sweep()
     assert sorted(finished) == sorted(others)
+
+
+async def _executed(store: Pipeliner) -> Counter[str]:
+    """How often the server has executed each command."""
+    lines = text(await store.submit("INFO", "commandstats")).splitlines()
+    found = (line.removeprefix("cmdstat_").partition(":calls=") for line in lines if line.startswith("cmdstat_"))
+    return Counter({name: int(rest.partition(",")[0]) for name, _, rest in found})
 
 
 async def _sent(store: Pipeliner) -> int:

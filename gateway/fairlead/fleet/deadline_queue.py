@@ -87,6 +87,17 @@ class DeadlineQueue:
         members = [text(member).partition(" ") for member in items(found)[::2]]
         return int(text(after)), [(command, agent) for command, _, agent in members]
 
+    async def first(self, shards: Sequence[int]) -> dict[int, int | None]:
+        """When the first target of each of `shards` is due (ms), None for one without targets. Those whose primaries do
+        not answer are left out."""
+        replies = [self._store.submit("ZRANGE", schema.deadlines_key(shard), 0, 0, "WITHSCORES") for shard in shards]
+        found: dict[int, int | None] = {}
+        for shard, answer in zip(shards, await answers_or_errors(replies), strict=True):
+            if not isinstance(answer, Exception):
+                _, at = items(answer) or (None, None)
+                found[shard] = None if at is None else int(float(text(at)))
+        return found
+
     def take(self, shards: Sequence[int] = range(SHARDS)) -> Coroutine[None, None, DueTargets]:
         """Take the targets that are due in `shards`, up to BATCH of each shard."""
         replies = [

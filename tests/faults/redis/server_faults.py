@@ -221,7 +221,7 @@ async def _all_say(scene: Scene, words: str) -> None:
 
     async def says() -> bool:
         for node in scene.fleet.nodes:
-            answer = await scene.fleet.http.get(f"http://127.0.0.1:{node.admin}/readyz")
+            answer = await scene.fleet.http.get(f"http://127.0.0.1:{node.admin}/readyz", timeout=25)
             assert answer.status_code == 200, answer.text
             if (words not in answer.text) if words else answer.text != "ok\n":
                 return False

@@ -86,7 +86,7 @@ class NetworkProcess(Network):
     ) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.communicate()
 
 
 async def _serve() -> None:

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 from fairlead.errors import Forbidden
 from fairlead.settings import is_loopback
 
+REMEMBERED = 64
+"""Values of Host whose check is not repeated: clients of a port use one or two. Only accepted ones are remembered."""
+
 _AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@?#\s]+?)\.*)(?::[0-9]*)?")
 
 
@@ -30,6 +33,7 @@ class HostRules:
         self._origins = frozenset(origins)
         self._loopback_only = loopback_only
         self._any = not hosts and not loopback_only
+        self._accepted: set[bytes] = set()
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Forbidden if the Host or Origin header is not accepted."""
@@ -40,8 +44,8 @@ class HostRules:
                 host = value
             elif name == b"origin":
                 origins.append(value.decode("latin-1"))
-        if not self._any and not self._knows(_without_port((host or b"").decode("latin-1").lower())):
-            self._refuse_host((host or b"").decode("latin-1"))
+        if not self._any and host not in self._accepted:
+            self._check_host(host or b"")
         for origin in origins:
             if self._trusts(origin.lower()):
                 continue
@@ -49,6 +53,13 @@ class HostRules:
                 f"origin {_shown(origin)} is not allowed: programs send no Origin header; to allow a web page or a "
                 "library that does, add its origin to allowed_origins"
             )
+
+    def _check_host(self, given: bytes) -> None:
+        host = given.decode("latin-1")
+        if not self._knows(_without_port(host.lower())):
+            self._refuse_host(host)
+        if len(self._accepted) < REMEMBERED:
+            self._accepted.add(given)
 
     def _knows(self, host: str) -> bool:
         if host in self._hosts or (self._suffixes and host.endswith(self._suffixes)):

@@ -33,6 +33,13 @@ class KeptShard(msgspec.Struct, frozen=True):
 class KeptResults:
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.stored = 0
+        """Bytes of what agents have sent and this node has stored, some of which is kept when its command has ended."""
+
+    def size(self, shard: int) -> Answer[int]:
+        """The bytes of results that the shard keeps; 0 says that there is nothing to drop."""
+        _, _, key = schema.kept_keys(shard)
+        return Answer(self._store.submit("GET", key, priority=Priority.BACKGROUND), _size)
 
     def find(self, shard: int, limit: int) -> Answer[KeptShard]:
         """What the shard keeps, and up to FOUND commands to drop: those that are due, or else the oldest if it keeps
@@ -49,6 +56,10 @@ class KeptResults:
         keys = schema.cmd_key(command), schema.out_key(command), *schema.kept_keys(command_shard(command))
         reply = self._store.run(lua.DROP_RESULTS, keys, (noted, agent), priority=Priority.BACKGROUND)
         return Answer(reply, lambda answer: integer(answer) == 1)
+
+
+def _size(reply: Reply) -> int:
+    return 0 if reply is None else integer(reply)
 
 
 def _found(reply: Reply) -> KeptShard:

@@ -29,6 +29,9 @@ POLL_INTERVAL = 5.0
 """Seconds without a doorbell after which a follower reads again."""
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller gets an error."""
+PATIENCE = 0.09
+"""Seconds more that an answer without any result may be held back: most commands have ended by then, and their answer
+is one write. A longer one can tell nothing yet but its id."""
 REQUEST_BYTES = 2 << 20
 """Bytes of a window that one request returns. With the `from` of the next request, the caller confirms what it has
 received. What was only written may still be in megabytes of buffers on the way, so it must stay in Redis until then."""
@@ -63,8 +66,9 @@ class ResultReader:
         """Yield results from `offset` on, as they come, until the command is over.
 
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
-        the loop's time at which the reader wants an update, even an empty one, as it may hold back what it has until
-        then, and `poll` the seconds without news after which it wants one. Without `follow` it ends where they end now.
+        the loop's time until which the reader may hold back results. At that time it wants an update, or an empty one
+        PATIENCE later if there was no result by then. `poll` is the seconds without news after which it wants one.
+        Without `follow` it ends where they end now.
         Raises CommandUnknown, InvalidRequest, ResultsTrimmed, ResultsDropped, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
@@ -100,7 +104,7 @@ class ResultReader:
                         return
                 empty = False
                 if not opened:  # perhaps nothing new was read, and `opens` has passed meanwhile
-                    if (ahead := opens - clock()) > 0 and await follower.wait(ahead):
+                    if (left := opens + (PATIENCE if at == offset else 0) - clock()) > 0 and await follower.wait(left):
                         continue
                     opened = True
                     yield ResultsUpdate([])

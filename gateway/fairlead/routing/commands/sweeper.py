@@ -1,7 +1,8 @@
 """Handles every command that is due: deadlines, lost deliveries, absent agents, cancels without an answer.
 
-Each node runs one. A round is one second of the fleet's clock. For each round and shard two nodes are chosen, so that
-the cost does not grow with the number of nodes, and the death of one of them goes unnoticed. Whoever takes a due target
+Each node runs one. A round is two seconds of the fleet's clock. For each round and shard two nodes are chosen, so that
+the cost does not grow with the number of nodes, and the death of one of them goes unnoticed. They ask Redis when the
+first target of the shard is due, and take from it at that very time. Whoever takes a due target
 acts on it, and every action is a conditional step on the command's record, so two sweepers, or one that dies half-way,
 do no harm. A sweeper that finds much to do continues until nothing is due, in small batches between which the event
 loop does its other work.
@@ -26,7 +27,7 @@ from fairlead.routing.commands.due_target import DueTargetHandler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import GRACE_MS
-from fairlead.shards import SHARDS
+from fairlead.shards import SHARDS, command_shard
 from fairlead.store.answer import Answer, map_bounded
 from fairlead.telemetry.logs import ids
 
@@ -34,9 +35,10 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ROUND_MS = 1_000
-"""Not longer than GRACE_MS: a target that one sweep reschedules to the end of its grace is seen by the sweep of the
-next round before that."""
+ROUND_MS = 2_000
+"""An idle fleet costs Redis one call for each shard and sweeper in this time. A target that was added since the last
+round, and is due before the next one, is handled at the beginning of the next one; so this is not longer than it may
+take to end a command after its deadline (see GRACE_MS)."""
 SWEEPERS = 2
 """Nodes that sweep a shard in one round: one of them may have died a moment ago."""
 JITTER = 0.02
@@ -66,7 +68,9 @@ class CommandSweeper:
         self._round = 0
         """The round of the last sweep, by the fleet's clock."""
         self._next: dict[int, int] = {}
-        """When the next target of each shard that was swept in this round is due (ms)."""
+        """When the next target of each shard that is swept in this round is due (ms)."""
+        self._again: dict[int, int] = {}
+        """When this node takes from a shard again (ms), also if others sweep it by then."""
 
     async def run(self) -> None:
         while True:
@@ -74,8 +78,7 @@ class CommandSweeper:
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
             try:
-                # What a failover may have lost is swept in a later round, once it is certain.
-                await self.sweep([s for s in self.shards() if not self._gate.closed_for(deadlines_key(s))])
+                await self.sweep(await self.due_shards())
             except BusUnavailable as e:
                 logger.debug("the command sweeper waits for Redis: %s", e)
             except Exception:
@@ -84,20 +87,33 @@ class CommandSweeper:
     def _pause(self) -> float:
         """Seconds until the next round, or until a target is due that this node knows of."""
         now = self._membership.now()
-        at = min([now - now % ROUND_MS + ROUND_MS, *self._next.values()])
+        at = min([now - now % ROUND_MS + ROUND_MS, *self._next.values(), *self._again.values()])
         return max(0, at - now) / 1000 + random.uniform(0, JITTER)
 
-    def shards(self) -> list[int]:
-        """The shards that this node sweeps now."""
+    async def due_shards(self) -> list[int]:
+        """The shards in which targets are due now, as far as this node knows and has to know."""
         now = self._membership.now()
-        round_number = now // ROUND_MS
-        if round_number != self._round:
-            self._round, self._next = round_number, {}
-            return shards_of(round_number, self._membership.lease, self._membership.living())
-        shards = [shard for shard, at in self._next.items() if at <= now]
-        for shard in shards:
-            del self._next[shard]
-        return shards
+        if now // ROUND_MS != self._round:
+            await self._begin_round(now)
+        due = {shard for known in (self._next, self._again) for shard, at in known.items() if at <= now}
+        for shard in due:
+            self._next.pop(shard, None)
+            self._again.pop(shard, None)
+        # What a failover may have lost is swept later, once it is certain.
+        closed = {shard for shard in due if self._gate.closed_for(deadlines_key(shard))}
+        self._again.update(dict.fromkeys(closed, now + GRACE_MS))
+        return sorted(due - closed)
+
+    async def _begin_round(self, now: int) -> None:
+        """Find out when the first target of each shard of this node is due."""
+        self._round = now // ROUND_MS
+        shards = shards_of(self._round, self._membership.lease, self._membership.living())
+        self._next = dict.fromkeys(shards, now + GRACE_MS)  # of those that do not answer
+        for shard, at in (await self._deadlines.first(shards)).items():
+            if at is None:
+                del self._next[shard]
+            else:
+                self._next[shard] = at
 
     async def sweep(self, shards: Sequence[int]) -> None:
         """Handle everything that is due in `shards`: first the ends, which callers wait for, then what else follows an
@@ -174,6 +190,9 @@ class CommandSweeper:
             again = await self._handler.handle(found, found.targets[0], taken.at)
             if again is not None:
                 await self._deadlines.reschedule(taken.command, taken.agent, taken.at, again)
+                if again < taken.at + ROUND_MS:  # the next round may begin later
+                    shard = command_shard(taken.command)
+                    self._again[shard] = min(again, self._again.get(shard, again))
         except BusUnavailable as e:
             return e
         except Exception as e:

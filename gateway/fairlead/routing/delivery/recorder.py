@@ -102,6 +102,7 @@ class Recorder:
         self._directory = fleet.directory
         self._records = fleet.records
         self._events = fleet.events
+        self._kept = fleet.kept_results
         self._memory = fleet.memory
         self._tenants = fleet.tenants
         self._gate = fleet.gate
@@ -293,6 +294,7 @@ class Recorder:
         else:
             self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         session.confirm_stored(batch.pending)
+        self._kept.stored += batch.pending
 
     def _repay(self, session: Session, batch: Batch) -> None:
         """Send the credit for results that are stored."""

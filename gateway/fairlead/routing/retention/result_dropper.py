@@ -1,8 +1,9 @@
 """Drops results of ended commands that have been kept for long enough, and the oldest ones when they are too many.
 
-Each node runs its loop. In each second one of the nodes is chosen, so that the cost does not grow with their number,
-and one that dies is replaced in the next second. Dropping is a conditional step in Redis, so two nodes that drop do no
-harm. A reader of what was dropped is told so by the record (see `ResultReader`). Open commands lose nothing here.
+Each node runs its loop. For each two seconds one of the nodes is chosen, so that the cost does not grow with their
+number, and one that dies is replaced after that. A node that has stored much looks without being chosen. Dropping is a
+conditional step in Redis, so two nodes that drop do no harm. A reader of what was dropped is told so by the record (see
+`ResultReader`). Open commands lose nothing here.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.node_table import choose
@@ -19,13 +20,17 @@ from fairlead.fleet.retention.kept_results import KeptShard
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.shards import SHARDS
-from fairlead.store.answer import AnswerOrError, map_bounded
+from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-ROUND_MS: Final = 1_000
-"""One look at all shards, which takes Redis 0.2 ms, in each round."""
+T = TypeVar("T")
+
+ROUND_MS: Final = 2_000
+"""One look at all shards in each round: a call for each, and another one for those that keep anything."""
+MUCH: Final = 8
+"""A node that has stored this part of the limit since its last look does not wait until it is chosen."""
 SOON: Final = 0.25
 """Seconds between two looks while half of the limit or more is used: what ends meanwhile may exceed it."""
 AT_ONCE: Final = 32
@@ -50,15 +55,16 @@ class ResultDropper:
         )
 
     async def run(self) -> None:
-        looked, mine, busy = -1, False, False
+        looked, mine, busy, seen = -1, False, False, 0
         while True:
             await asyncio.sleep(SOON * random.uniform(0.75, 1.25))
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
             if (number := self._membership.now() // ROUND_MS) != looked:
                 looked, mine, busy = number, self._chosen(number), True
-            if not mine or not busy:
+            if not (mine and busy) and (self._kept.stored - seen) * MUCH < self.limit:
                 continue
+            seen = self._kept.stored
             try:
                 busy = await self.drop()
             except BusUnavailable as e:
@@ -78,7 +84,8 @@ class ResultDropper:
     async def drop(self) -> bool:
         """Drop everything that is due, and then the oldest results of the shards that have more than their share.
         Returns whether half of the limit or more is used. Raises BusUnavailable."""
-        kept = await self._look(range(SHARDS), ANY)
+        sizes = await self._ask(self._kept.size, range(SHARDS))
+        kept = await self._look([shard for shard, size in sizes.items() if size], ANY)
         while due := [shard for shard, found in kept.items() if found.to_drop]:
             await self._drop(one for shard in due for one in kept[shard].to_drop)
             kept |= await self._look(due, ANY)
@@ -92,12 +99,15 @@ class ResultDropper:
         return sum(found.kept for found in kept.values()) >= limit / 2
 
     async def _look(self, shards: Iterable[int], limit: int) -> dict[int, KeptShard]:
-        """What these shards keep. A shard whose primary does not answer is left out; its results have a TTL."""
-        found: dict[int, KeptShard] = {}
+        """What these shards keep, and what is to be dropped of it."""
+        return await self._ask(lambda shard: self._kept.find(shard, limit), shards)
+
+    async def _ask(self, ask: Callable[[int], Answer[T]], shards: Iterable[int]) -> dict[int, T]:
+        """The answer for each of these shards. One whose primary does not answer is left out; its results have a
+        TTL."""
+        found: dict[int, T] = {}
         failure: Exception | None = None
-        async for shard, answer in map_bounded(
-            lambda shard: AnswerOrError(self._kept.find(shard, limit)), shards, AT_ONCE
-        ):
+        async for shard, answer in map_bounded(lambda shard: AnswerOrError(ask(shard)), shards, AT_ONCE):
             if isinstance(answer, Exception):
                 failure = answer
             else:
