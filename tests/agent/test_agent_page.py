@@ -13,6 +13,7 @@ from fairlead.agent.builtin.files.disk_threads import DiskThreads
 from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.builtin.methods import METHODS, MethodContext
 from fairlead.agent.builtin.options import Options
+from fairlead.agent.host.fact_reader import FactReader
 from fairlead.agent.settings import variable
 from fairlead.agent.settings.table import SETTINGS
 
@@ -83,7 +84,8 @@ def test_page_has_a_section_for_each_method_with_its_arguments(method: str) -> N
     else:
         section = PAGE.split(f"### `{method}`\n", 1)[1].split("\n### ")[0].split("\n## ")[0]
     disk = DiskThreads()
-    handler = METHODS[method](MethodContext(Options(), disk, PathGuard(), PathGuard(), KeptContents(disk, None)))
+    kept, facts = KeptContents(disk, None), FactReader({}, print)
+    handler = METHODS[method](MethodContext(Options(), disk, PathGuard(), PathGuard(), kept, facts.read_again))
     for name in inspect.signature(handler).parameters:
         if name not in ("self", "command"):
             assert f"`{name}`" in section or f"| {name} |" in section, name

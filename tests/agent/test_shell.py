@@ -247,7 +247,7 @@ async def test_disabled_methods_are_refused_with_their_setting(
     caplog.set_level(logging.INFO)
     off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=MethodOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
-    assert "built-in methods: file.get, file.put, log.tail, " in caplog.text
+    assert "built-in methods: facts.refresh, file.get, file.put, log.tail, " in caplog.text
     assert "service.status, sys.info; disabled: exec, " in caplog.text
     off_too = "proc.list, proc.signal, script, service.restart, service.start, service.stop, shell"
     assert f"disabled: exec, {off_too}" in caplog.text

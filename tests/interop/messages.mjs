@@ -43,7 +43,7 @@ const group = (fields) => (v) => {
 const ID = text(1, 64);
 export const LIMITS = group({ message: [integer, MIB], chunk: [integer, 65536], window: [integer, 262144], queue: [integer, MIB] });
 export const RETRY = group({ first: [integer, 1000], base: [integer, 1000], cap: [integer, 60000] });
-const CAPS = group({ journal: [text(0, 64), ""] });
+const CAPS = group({ journal: [text(0, 64), ""], facts: [boolean, false] });
 const ERROR = group({
   code: [ID], message: [text(0, 1024), ""], temporary: [boolean, false], details: [object, {}],
 });

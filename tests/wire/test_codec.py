@@ -99,13 +99,16 @@ STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
         retry=st.none() | retries,
     ),
     messages.Bye: st.builds(messages.Bye, code=counts, why=words(0, 200), retry=st.none() | counts),
+    messages.Facts: st.builds(
+        messages.Facts, changes=st.dictionaries(ids, st.none() | words(0, 256), max_size=8)
+    ),
 }  # fmt: skip
 
 
 def test_every_message_has_a_strategy() -> None:
     assert set(STRATEGIES) == set(FROM_AGENT) | set(FROM_GATEWAY)
     tags = [kind.__struct_config__.tag for kind in STRATEGIES]
-    assert sorted(cast("list[int]", tags)) == list(range(1, 15))
+    assert sorted(cast("list[int]", tags)) == list(range(1, 16))
 
 
 def readers(message: Message) -> list[AnyCodec]:
@@ -221,7 +224,7 @@ def test_types_of_later_versions_are_ignored(codec: AnyCodec, t: int, rest: dict
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
-@pytest.mark.parametrize("t", [-1, 0, *range(15, 64)])
+@pytest.mark.parametrize("t", [-1, 0, *range(16, 64)])
 def test_unknown_types_of_this_version_are_violations(codec: AnyCodec, t: int) -> None:
     data = msgspec.msgpack.encode({"t": t}) if codec.binary else json.dumps({"t": t})
     with pytest.raises(ProtocolViolation, match=f"t={t}") as caught:

@@ -18,6 +18,7 @@ from fairlead.wire.messages import (
     Credit,
     End,
     Event,
+    Facts,
     FromAgent,
     Hb,
     Hello,
@@ -27,9 +28,9 @@ from fairlead.wire.messages import (
 HELLO = Hello(agent="a", boot="b", conn=1)
 ALL: list[FromAgent | None] = [
     HELLO, Hb(ts=1), Ack(id="A"), Chunk(id="A", n=0, kind="stdout"), End(id="A", total=0), Credit(id="A", bytes=1),
-    Event(id="e", type="t"), Event(id="e", type="t", qos=0), Auth(), Bye(code=1000), None,
+    Event(id="e", type="t"), Event(id="e", type="t", qos=0), Auth(), Bye(code=1000), None, Facts({"os": None}),
 ]  # fmt: skip
-NAMES = ["hello", "hb", "ack", "chunk", "end", "credit", "event", "event-0", "auth", "bye", "ignored"]
+NAMES = ["hello", "hb", "ack", "chunk", "end", "credit", "event", "event-0", "auth", "bye", "ignored", "facts"]
 
 
 def link_in(phase: LinkPhase, window: int = WINDOW) -> GatewayLink:
@@ -61,12 +62,12 @@ CLAIM, ANSWER, STORE, GRANT, LEAVE, IGNORE = (
     Action.CLAIM, Action.ANSWER, Action.STORE, Action.GRANT, Action.LEAVE, Action.IGNORE,
 )  # fmt: skip
 TABLE: dict[LinkPhase, list[Action | None]] = {
-    # hello, hb, ack, chunk, end, credit, event, event of qos 0, auth, bye, ignored
-    LinkPhase.GREETING: [CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE],
-    LinkPhase.CLAIMING: [BREAK, ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE],
+    # hello, hb, ack, chunk, end, credit, event, event of qos 0, auth, bye, ignored, facts
+    LinkPhase.GREETING: [CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE, BREAK],
+    LinkPhase.CLAIMING: [BREAK, ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE, BREAK],
     LinkPhase.READY: [
         BREAK, ANSWER, STORE, STORE, STORE, GRANT, STORE, STORE, IGNORE, LEAVE,
-        IGNORE,
+        IGNORE, Action.CHANGE,
     ],
     LinkPhase.CLOSED: [Action.IGNORE] * len(ALL),
 }  # fmt: skip
@@ -110,7 +111,14 @@ def test_acks_chunks_ends_and_events_are_numbered(link: GatewayLink) -> None:
     for n, message in enumerate(numbered, start=1):
         link.receive(message)
         assert link.received == n
-    others: list[FromAgent | None] = [Hb(), Credit(id="A", bytes=1), Event(id="e", type="t", qos=0), Auth(), None]
+    others: list[FromAgent | None] = [
+        Hb(),
+        Credit(id="A", bytes=1),
+        Event(id="e", type="t", qos=0),
+        Auth(),
+        None,
+        Facts({}),
+    ]
     for other in others:
         link.receive(other)
         assert link.received == 4

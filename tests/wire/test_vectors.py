@@ -30,6 +30,7 @@ from fairlead.wire.messages import (
     End,
     Error,
     Event,
+    Facts,
     FromAgent,
     FromGateway,
     Hb,
@@ -93,7 +94,7 @@ def test_invalid_messages_are_refused_with_their_code(vector: Vector) -> None:
 def test_every_message_type_has_a_vector() -> None:
     kinds = {(v["direction"], json.loads(v["json"])["t"]) for v in MESSAGES if v["valid"]}
     assert {t for direction, t in kinds if direction == "agent-to-gateway" and t < 64} == {
-        1, 3, 5, 6, 7, 8, 10, 12, 14,
+        1, 3, 5, 6, 7, 8, 10, 12, 14, 15,
     }  # fmt: skip
     assert {t for direction, t in kinds if direction == "gateway-to-agent" and t < 64} == {
         2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14,
@@ -184,6 +185,8 @@ class Stage:
             return Action.STORE
         if isinstance(message, Credit):
             return Action.GRANT
+        if isinstance(message, Facts):
+            return Action.CHANGE
         return Action.LEAVE if isinstance(message, Bye) else Action.IGNORE
 
     def _write(self, message: Numbered) -> None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from fairlead.agent.commands import output
 from fairlead.agent.commands.handler import Handler, RunsIn, make_handler
 from fairlead.agent.commands.runner import CommandRunner
-from fairlead.agent.host.facts import agent_facts
+from fairlead.agent.host.fact_reader import FactReader
 from fairlead.agent.host.sd_notify import SystemdNotifier
 from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.agent.identity import AgentIdentity
@@ -86,7 +86,7 @@ class Agent:
         Raises InvalidRequest or ConfigError when the id, the URL, the proxy or a fact is invalid.
         """
         self.id = check_agent_id(id)
-        self._facts = agent_facts(facts or {})
+        self._facts = FactReader(facts or {}, self._tell_facts)
         self._handlers: dict[str, Handler] = {}
         self._disabled: dict[str, str] = {}
         self._sender, self._boot = Sender(), secrets.token_hex(8)
@@ -152,6 +152,14 @@ class Agent:
             self._sender.emit(event)
         else:
             asyncio.run_coroutine_threadsafe(self._emit(event), loop).result()
+
+    async def refresh_facts(self) -> dict[str, str | None]:
+        """Read the facts of the host again now, and tell the gateway those that have changed. Returns them; None for
+        those that are gone. The agent does so by itself every few minutes. Call it on the agent's event loop."""
+        return await self._facts.read_again()
+
+    def _tell_facts(self, facts: Mapping[str, str]) -> None:
+        self._connector.tell_facts(facts)
 
     async def _emit(self, event: Event) -> None:
         self._sender.emit(event)
@@ -223,6 +231,8 @@ class Agent:
         if self._identity is not None:
             renewing = asyncio.create_task(self._identity.run())
             others = others | {renewing}
+        reading = asyncio.create_task(self._facts.run())
+        others = others | {reading}
         linking = asyncio.create_task(self._connector.run(commands, commands.on_resume))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -234,6 +244,7 @@ class Agent:
         finally:
             stopping.cancel()
             linking.cancel()
+            reading.cancel()
             if renewing is not None:
                 renewing.cancel()
             await asyncio.wait({linking, stopping})
@@ -258,7 +269,7 @@ class Agent:
             conn=number,
             sdk=f"fairlead-python/{__version__}",
             caps=Caps(journal=self._journal.id if self._journal is not None else ""),
-            facts=self._facts,
+            facts=dict(self._facts.facts),
             resume=Resume(sid) if sid else None,
             have=self._sender.outbox.have(),
         )

@@ -59,7 +59,7 @@ class ChangedFact:
 
 @dataclass(frozen=True, slots=True)
 class FactChange:
-    """Facts that a new link of the agent told anew. `more` counts further ones, which are too long to be kept."""
+    """Facts that the agent told anew. `more` counts further ones, which are too long to be kept."""
 
     at: str
     facts: dict[str, ChangedFact]

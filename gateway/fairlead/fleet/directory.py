@@ -114,6 +114,16 @@ class Directory:
         """Record that the notice of two holders of the agent's key was told, so that no claim gives it again."""
         return self._store.submit("HDEL", schema.agent_key(agent), "untold")
 
+    async def change_facts(self, told: Sequence[tuple[str, str, bytes]]) -> list[FairleadError | None]:
+        """Write other facts of agents: for each the agent, its session, and all its facts as JSON. Nothing is written
+        if another session has the agent. The answer has an error for each agent whose facts could not be written."""
+        calls = [
+            ((schema.agent_key(agent), schema.columns_key(agent_shard(agent))), (sid, facts))
+            for agent, sid, facts in told
+        ]
+        replies = await self._store.run_each(lua.CHANGE_FACTS, calls, priority=Priority.BACKGROUND)
+        return [reply if isinstance(reply, FairleadError) else None for reply in replies]
+
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Release the lease if it still belongs to the session `sid`."""
         ending = sid, int(close), "1" if drained else "0", reason

@@ -77,6 +77,7 @@ ADMIT_RUN = _load("admit_run")
 ADMIT_AGENT = _load("admit_agent")
 READ_COLUMNS = _load("read_columns")
 CREATE_COLUMNS = _load("create_columns")
+CHANGE_FACTS = _load("change_facts")
 INDEX_AGENT = _load("index_agent")
 END_COLUMNS = _load("end_columns")
 

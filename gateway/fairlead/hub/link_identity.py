@@ -24,7 +24,7 @@ class LinkIdentity(msgspec.Struct, array_like=True, frozen=True, gc=False):
     journal: str = ""
     """The id of the agent's journal, "" if it has none."""
     facts: bytes = b""
-    """The agent's facts as JSON, kept because Redis may lose them."""
+    """The agent's facts as JSON, kept because Redis may lose them, and because the agent tells only what changes."""
     key: str = ""
     """The first characters of the thumbprint of the agent's key, "" if it came with the shared token. They tell whether
     the link is meant when a key is revoked; the whole thumbprint would be 27 bytes more for every idle link."""

@@ -36,6 +36,7 @@ from fairlead.wire.messages import (
     Credit,
     Drain,
     Event,
+    Facts,
     FromAgent,
     Hb,
     Hello,
@@ -133,6 +134,10 @@ class Session(LinkTelemetry):
         now = asyncio.get_running_loop().time()
         self._identity = pack_identity(msgspec.structs.replace(self.identity, welcomed_at=now))
         self.send(message)
+
+    def keep_facts(self, facts: bytes) -> None:
+        """Keep what the agent's facts are by now, as JSON. Called after welcome."""
+        self._identity = pack_identity(msgspec.structs.replace(self.identity, facts=facts))
 
     # -- sending and closing -----------------------------------------------------------------------
 
@@ -283,6 +288,9 @@ class Session(LinkTelemetry):
         elif act is Action.GRANT:
             assert isinstance(message, Credit)
             self.handler.input_credit_received(self, message.id)
+        elif act is Action.CHANGE:
+            assert isinstance(message, Facts)
+            self.handler.facts_changed(self, message.changes)
         elif act is Action.LEAVE:
             assert isinstance(message, Bye)
             # With the agent's own code, in case its close frame never arrives.

@@ -5,6 +5,7 @@ The carrier and `routing` provide them, so that the hub depends on neither.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.hub.totals import Totals
@@ -50,6 +51,9 @@ class SessionHandler(Protocol):
 
     def input_credit_received(self, session: Session, command: str) -> None:
         """The agent has consumed input of `command` and takes more."""
+
+    def facts_changed(self, session: Session, changes: Mapping[str, str | None]) -> None:
+        """The agent told new values of facts, None for those that are gone."""
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
         """The agent reported its last round trip."""

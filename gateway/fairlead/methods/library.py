@@ -130,6 +130,10 @@ class ShellArguments(Arguments):
     term: str = "xterm-256color"
 
 
+class RefreshedFacts(ResultMembers):
+    changed: Annotated[dict[str, str | None], Meta(description="new values of facts; null for one that is gone")]
+
+
 class HostInfo(ResultMembers):
     os: str
     kernel: str
@@ -145,6 +149,8 @@ class HostInfo(ResultMembers):
 _ALL: Final = (
     Method("exec", "Run a program, with its output as it comes.", "runs", ExecArguments, ProgramExit,
            ("stdout", "stderr"), input=True),
+    Method("facts.refresh", "Read the facts of the host again, and tell what has changed.", "reads",
+           result=RefreshedFacts),
     Method("file.get", "Send a file.", "reads", FileGetArguments, SentFile, ("row", "file")),
     Method("file.put", "Write a file, whole or not at all.", "changes", FilePutArguments, StoredFile, input=True),
     Method("log.tail", "Send the last lines of a file or of a unit's journal, and follow them.", "reads",
@@ -170,3 +176,10 @@ def check_arguments(method: str, payload: object) -> None:
     known = LIBRARY.get(method)
     if known is not None:
         known.check(payload)
+
+
+def check_payload(method: str, payload: bytes) -> None:
+    """The same for a payload in JSON, and lets arguments pass that are unknown here: the agent may be newer."""
+    known = LIBRARY.get(method)
+    if known is not None:
+        known.check_json(payload)

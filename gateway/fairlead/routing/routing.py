@@ -128,6 +128,7 @@ class Routing:
             self._rebalancer.run(),
             self.disconnector.run(),
             self.registration.expiring.run(),
+            self.registration.changed_facts.run(),
             self.runs.keeper.run(),
             self.schedule_keeper.run(),
         )

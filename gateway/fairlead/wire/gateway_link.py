@@ -22,6 +22,7 @@ from fairlead.wire.messages import (
     Credit,
     End,
     Event,
+    Facts,
     FromAgent,
     Hb,
     Hello,
@@ -46,6 +47,7 @@ class Action(Enum):
     STORE = "store it, then count it as stored"
     SKIP = "count it as stored and grant back the credit that it used: it is numbered, but belongs to no open stream"
     GRANT = "send the input that the granted credit allows"
+    CHANGE = "keep the facts that have changed"
     LEAVE = "end the link: the agent leaves"
     IGNORE = "do nothing"
 
@@ -88,6 +90,8 @@ class GatewayLink:
             return self._end(message)  # type: ignore[arg-type]
         if kind is Credit:
             return self._credit(message)  # type: ignore[arg-type]
+        if kind is Facts:
+            return Action.CHANGE
         if kind is Bye:
             return Action.LEAVE
         if message is None or kind is Auth:

@@ -43,10 +43,13 @@ Text = Annotated[str, Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 """An integer that a double represents exactly, so that JSON implementations in all languages agree on it."""
 Octets = Annotated[bytes, Meta(max_length=MESSAGE_LIMIT)]
-Facts = Annotated[
-    dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]],
-    Meta(max_length=64),
-]
+FACT_COUNT = 64
+"""The maximum number of an agent's facts."""
+FactName = Annotated[str, Meta(min_length=1, max_length=64)]
+FactValue = Annotated[str, Meta(max_length=256)]
+FactMap = Annotated[dict[FactName, FactValue], Meta(max_length=FACT_COUNT)]
+FactChanges = Annotated[dict[FactName, FactValue | None], Meta(max_length=2 * FACT_COUNT)]
+"""New values of facts; None for a fact that is gone. At most all facts are gone, and as many are new."""
 NextByStream = Annotated[dict[Id, Count], Meta(max_length=1024)]
 
 Lane: TypeAlias = Literal["control", "interactive", "bulk"]
@@ -84,9 +87,10 @@ class Error(Struct, omit_defaults=True, frozen=True, gc=False):
 
 class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
     """The capabilities of one end. `journal` is the id of the journal in which the agent keeps commands beyond its
-    process, or "" if it has none."""
+    process, or "" if it has none. `facts` says that the gateway takes the message `facts`."""
 
     journal: Annotated[str, Meta(max_length=64)] = ""
+    facts: bool = False
 
 
 class Resume(Struct, frozen=True, gc=False):
@@ -128,7 +132,7 @@ class Hello(Message, tag=1, frozen=True):
     conn: Annotated[int, Meta(ge=1, le=CONN_LIMIT)]
     sdk: Annotated[str, Meta(max_length=64)] = ""
     caps: Caps = Caps()
-    facts: Facts = {}
+    facts: FactMap = {}
     resume: Resume | None = None
     have: NextByStream = {}
     proof: Annotated[str, Meta(max_length=128)] = ""
@@ -271,7 +275,14 @@ class Bye(Message, tag=14, frozen=True):
     retry: Count | None = None
 
 
-FromAgent: TypeAlias = Hello | Hb | Ack | Chunk | End | Credit | Event | Auth | Bye
+class Facts(Message, tag=15, frozen=True):
+    """Agent → gateway: what has changed in the agent's facts since `hello`, or since the last of these messages. Sent
+    only to a gateway that has said that it takes it."""
+
+    changes: FactChanges
+
+
+FromAgent: TypeAlias = Hello | Hb | Ack | Chunk | End | Credit | Event | Auth | Bye | Facts
 FromGateway: TypeAlias = Welcome | Hb | Cmd | Chunk | End | Credit | Cancel | Rx | Auth | Drain | Bye
 Numbered: TypeAlias = Ack | Chunk | End | Event
 

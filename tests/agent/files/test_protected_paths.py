@@ -64,7 +64,7 @@ async def link(gateway: Gateway, agent_process: StartAgentProcess, home: Path) -
         "agent", "run", "--config", str(home / "agent.toml"), "--url", gateway.url, "--id", "edge-1",
     )  # fmt: skip
     link = await gateway.linked(window=WINDOW)
-    assert "built-in methods: exec, file.get, file.put" in process.log
+    assert "built-in methods: exec, facts.refresh, file.get, file.put" in process.log
     return link
 
 

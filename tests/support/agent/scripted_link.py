@@ -27,6 +27,7 @@ from fairlead.wire.messages import (
     Ack,
     Bye,
     Cancel,
+    Caps,
     Chunk,
     Cmd,
     Credit,
@@ -60,6 +61,7 @@ class WelcomeOptions(TypedDict, total=False):
     retry: Retry
     window: int
     resumed: bool
+    facts: bool
 
 
 class Link:
@@ -189,8 +191,10 @@ class Link:
         retry: Retry = SOON,
         window: int = WINDOW,
         resumed: bool = False,
+        facts: bool = True,
     ) -> Hello:
-        """Wait for hello and answer it; streams named in `have` are open again. Returns the hello."""
+        """Wait for hello and answer it; streams named in `have` are open again. With `facts` those
+        that change are taken. Returns the hello."""
         hello = await self.expect(Hello)
         self.state.welcomed()
         self.state.window = window
@@ -199,7 +203,15 @@ class Link:
         limits = Limits(window=window)
         await self.send(
             Welcome(
-                sid="sid", gen=hello.conn, now=0, hb=hb, have=have or {}, retry=retry, limits=limits, resumed=resumed
+                sid="sid",
+                gen=hello.conn,
+                now=0,
+                hb=hb,
+                have=have or {},
+                retry=retry,
+                limits=limits,
+                resumed=resumed,
+                caps=Caps(facts=facts),
             )
         )
         return hello

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fairlead.hub.session import Session
 from fairlead.hub.totals import Totals
 from fairlead.telemetry.message_counters import MessageCounters
@@ -59,6 +61,8 @@ class SessionHandler:
     def messages_pending(self, session: Session) -> None: ...
 
     def input_credit_received(self, session: Session, command: str) -> None: ...
+
+    def facts_changed(self, session: Session, changes: Mapping[str, str | None]) -> None: ...
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None: ...
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl as tls
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -51,10 +51,21 @@ class MethodContext:
     unwritable: PathGuard
     """`private` and, if there is an allow list, the paths that determine what the listed programs do."""
     kept: KeptContents
+    refresh: Callable[[], Awaitable[dict[str, str | None]]]
+    """Reads the facts of the host again."""
+
+
+def _facts_refresh(refresh: Callable[[], Awaitable[dict[str, str | None]]]) -> Callable[..., Any]:
+    async def execute() -> dict[str, dict[str, str | None]]:
+        """{"changed": {FACT: its new value, null if it is gone}}."""
+        return {"changed": await refresh()}
+
+    return execute
 
 
 METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
     "exec": lambda context: Exec(context.options.exec, context.options.env_keep).execute,
+    "facts.refresh": lambda context: _facts_refresh(context.refresh),
     "file.get": lambda context: FileGet(context.disk, context.options.file_get, context.unreadable).execute,
     "file.put": lambda context: FilePut(context.disk, context.options.file_put, context.unwritable).execute,
     "log.tail": lambda context: LogTail(context.disk, context.options.file_get, context.unreadable).execute,
@@ -99,7 +110,7 @@ def builtin_agent(
     check_confinement(options, unwritable)
     disk = DiskThreads()
     kept = KeptContents(disk, None if journal is None else Path(journal) / "contents")
-    context = MethodContext(options, disk, PathGuard(own), PathGuard(unwritable), kept)
+    context = MethodContext(options, disk, PathGuard(own), PathGuard(unwritable), kept, agent.refresh_facts)
     on, off = [], []
     for method, make in METHODS.items():
         if options.enabled(method):

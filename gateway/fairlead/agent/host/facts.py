@@ -1,47 +1,57 @@
 """What kind of machine this is: the facts of hello, and the result of `sys.info`.
 
-The agent reads the facts once, when it is created. A value is None if the host does not provide it.
+The agent reads the facts when it is created, and from time to time (see `fact_reader`). A value is None if the host
+does not provide it.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
+import socket
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from fairlead.agent.commands.output import to_json
 from fairlead.agent.host.cloud_instance import cloud_facts
-from fairlead.agent.host.installed_packages import package_facts
+from fairlead.agent.host.installed_packages import InstalledPackages
 from fairlead.agent.host.network_facts import network_facts
 from fairlead.errors import ConfigError
 from fairlead.version import __version__
-from fairlead.wire.messages import FACTS_LIMIT
+from fairlead.wire.messages import FACT_COUNT, FACTS_LIMIT
+
+RELEASE: Final = 64 << 10
+"""Characters of os-release that are read."""
 
 
-def host_facts() -> dict[str, str]:
+def host_facts(root: Path = Path("/")) -> dict[str, str]:
     """The facts that every agent has; the user's own facts override them."""
     return {
         "os": platform.system().lower(),
         "arch": platform.machine(),
-        "hostname": platform.node(),
+        "hostname": socket.gethostname(),  # that of `platform` is read only once
         "kernel": platform.release(),
         "cpus": str(os.cpu_count() or 1),
         "python": platform.python_version(),
         "sdk": __version__,
-    } | _distribution()
+    } | _distribution(root)
 
 
-def collected_facts() -> dict[str, str]:
+def collected_facts(packages: InstalledPackages) -> dict[str, str]:
     """What else can be told of the host. It is less important than what the user says."""
-    return {**package_facts(), **network_facts(), **cloud_facts()}
+    root = packages.root
+    return {**packages.facts(), **network_facts(root / "proc/net"), **cloud_facts(root / "sys/class/dmi/id")}
 
 
-def agent_facts(given: Mapping[str, str]) -> dict[str, str]:
-    """The facts of an agent whose user says `given`. Raises ConfigError when these exceed the protocol's limits; what
-    was collected besides is left out where there is no room for it."""
-    facts = check_facts({key: value[:256] for key, value in host_facts().items()} | dict(given))
-    for key, value in collected_facts().items():
+def agent_facts(given: Mapping[str, str], packages: InstalledPackages | None = None) -> dict[str, str]:
+    """The facts of an agent whose user says `given`, on the host of `packages`. Raises ConfigError when these exceed
+    the protocol's limits; what was collected besides is left out where there is no room for it."""
+    packages = packages or InstalledPackages()
+    facts = check_facts({key: value[:256] for key, value in host_facts(packages.root).items()} | dict(given))
+    for key, value in collected_facts(packages).items():
         if key not in facts:
             try:
                 facts = check_facts({**facts, key: value[:256]})
@@ -50,22 +60,41 @@ def agent_facts(given: Mapping[str, str]) -> dict[str, str]:
     return facts
 
 
-def _distribution() -> dict[str, str]:
-    """`os.name` and `os.version` of os-release(5), such as debian and 12; empty if the host has no such file."""
-    try:
-        release = platform.freedesktop_os_release()
-    except OSError:
+def _distribution(root: Path) -> dict[str, str]:
+    """`os.name` and `os.version` of os-release(5), such as debian and 12; empty if the host has no such file. The
+    function of `platform` reads the file only once."""
+    release = _os_release(root)
+    if release is None:
         return {}
-    found = {"os.name": release.get("ID", ""), "os.version": release.get("VERSION_ID", "")}
+    found = {"os.name": release.get("ID", "linux"), "os.version": release.get("VERSION_ID", "")}
     return {key: value[:256] for key, value in found.items() if value}
+
+
+def _os_release(root: Path) -> dict[str, str] | None:
+    for path in (root / "etc/os-release", root / "usr/lib/os-release"):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                lines = file.read(RELEASE).splitlines()
+        except OSError:
+            continue
+        return {name: _unquoted(value) for name, mark, value in (line.partition("=") for line in lines) if mark}
+    return None
+
+
+def _unquoted(value: str) -> str:
+    """What a shell would assign; nothing if it is no assignment."""
+    try:
+        return "".join(shlex.split(value)[:1])
+    except ValueError:
+        return ""
 
 
 def check_facts(facts: Mapping[str, str]) -> dict[str, str]:
     """`facts` with characters that UTF-8 can encode. Raises ConfigError when they exceed the protocol's limits: the
     gateway would refuse every hello.
     """
-    if len(facts) > 64:
-        raise ConfigError(f"too many facts ({len(facts)}): expected at most 64")
+    if len(facts) > FACT_COUNT:
+        raise ConfigError(f"too many facts ({len(facts)}): expected at most {FACT_COUNT}")
     for key, value in facts.items():
         if not (0 < len(key) <= 64 and len(value) <= 256):
             raise ConfigError(f"invalid fact {key[:70]!r}: keys have 1 to 64 characters, values at most 256")

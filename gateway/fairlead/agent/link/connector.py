@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Protocol, TypeVar
 
 from fairlead.agent.link.attempt import AttemptEnd, AttemptLog, end_of_session
@@ -66,6 +66,8 @@ class Connector:
         self._log = AttemptLog()
         self._session: AgentSession | None = None
         """The link in use. While the agent moves this is the old one, until the new one is welcomed."""
+        self._facts: Mapping[str, str] | None = None
+        """What is to be told instead of the facts of an earlier hello."""
         self._welcomed = 0.0
         """When `_session` was welcomed, by the event loop's clock."""
 
@@ -87,6 +89,13 @@ class Connector:
             while end is not None:
                 end = await self._pause(end)
 
+    def tell_facts(self, facts: Mapping[str, str]) -> None:
+        """The agent's facts have changed to these. They are told on the link in use, and on each new one whose hello
+        had others."""
+        self._facts = facts
+        if self._session is not None:
+            self._session.tell_facts(facts)
+
     async def leave(self) -> None:
         """Close all links, because the process ends. `run` has been cancelled before."""
         await self._dialer.leave()
@@ -99,6 +108,8 @@ class Connector:
         self._log.welcomed()
         self._observer.linked(f"linked to {self._url}")
         logger.info("linked to %s: session %s, heartbeat %g s", self._url, welcome.sid, welcome.hb / 1000)
+        if self._facts is not None:
+            session.tell_facts(self._facts)
         if old is not None:
             old.leave(CloseCode.NORMAL, "moved to a new link")
 

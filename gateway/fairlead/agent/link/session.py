@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, TypeAlias
 
+from fairlead.agent.host.fact_reader import changed_facts
 from fairlead.agent.link.bounds import bounded
 from fairlead.agent.link.lanes import Lanes
 from fairlead.carrier.listener import Connection
@@ -26,6 +27,7 @@ from fairlead.wire.messages import (
     Cancel,
     Cmd,
     Drain,
+    Facts,
     FromGateway,
     Hb,
     Hello,
@@ -90,6 +92,8 @@ class AgentSession:
         self._dropped, self._warn_at = 0, 0.0
         """The removed events that the log does not tell yet, and when it may."""
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
+        self._facts: Mapping[str, str] = {}
+        """What the gateway knows of the agent's facts."""
         self.drain: Drain | None = None
         """The last `drain` message, if the gateway has asked this agent to move."""
         self.slot: asyncio.Future[Drain] = loop.create_future()
@@ -119,6 +123,13 @@ class AgentSession:
         """Write it after everything that was posted before, as soon as the socket accepts more."""
         self._queue.add(self.link.outbox.lane(message), (message,))
         self._pump()
+
+    def tell_facts(self, facts: Mapping[str, str]) -> None:
+        """Tell the gateway what differs from what it knows, if it takes that. Called after welcome."""
+        changes = changed_facts(self._facts, facts)
+        if changes and self.welcome.result().caps.facts:
+            self._facts = facts
+            self.send_now(Facts(changes))
 
     def start_heartbeats(self, interval: float) -> None:
         """Send heartbeats at this interval in seconds, which the welcome has specified."""
@@ -226,6 +237,7 @@ class AgentSession:
         self._connection = connection
         self._received = self._pinged = self._loop.time()
         hello = self._hello()
+        self._facts = hello.facts
         self.link.greeted(hello.have)
         self._write(hello)
         self._arm()

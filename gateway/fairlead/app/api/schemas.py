@@ -70,6 +70,13 @@ class NewCommand(Struct, forbid_unknown_fields=True):
             "`script` does. Other input is not taken then."
         ),
     ] = UNSET
+    unchecked: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="Whether a payload that does not fit a built-in method is passed on all the same, for agents "
+            "that have a method of their own under its name."
+        ),
+    ] = UNSET
     id: Annotated[
         ChosenId | UnsetType,
         Meta(
@@ -281,7 +288,7 @@ class ChangedFact(Struct):
 
 
 class FactChange(Struct):
-    """Facts that a new link of the agent told anew. `more` counts further ones, which are too long to be kept."""
+    """Facts that the agent told anew. `more` counts further ones, which are too long to be kept."""
 
     at: str
     facts: dict[str, ChangedFact]

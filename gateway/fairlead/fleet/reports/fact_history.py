@@ -1,6 +1,6 @@
-"""The last changes of an agent's facts, as the claims that brought them have noted them in its row.
+"""The last changes of an agent's facts, as the calls that brought them have noted them in its row.
 
-The API calls it for one agent. An agent tells its facts with each link, so a change is as old as the link that told it.
+The API calls it for one agent. An agent tells its facts with each link, and what changes while it lasts.
 Raises BusUnavailable if Redis does not answer.
 """
 
@@ -19,8 +19,8 @@ _decode = msgspec.json.Decoder(dict[str, tuple[str | None, str | None]]).decode
 
 
 class NotedChange(NamedTuple):
-    """What one link told anew, at `at` (ms): for each fact its value before and after, None for no value. `more` counts
-    the facts that were too long to be kept."""
+    """What was told anew at once, at `at` (ms): for each fact its value before and after, None for no value. `more`
+    counts the facts that were too long to be kept."""
 
     at: int
     facts: dict[str, tuple[str | None, str | None]]

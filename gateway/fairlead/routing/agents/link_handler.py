@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 
 import msgspec
 
@@ -25,9 +26,10 @@ from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.tenant import qualified, tenant_of
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.ids import check_agent_id
-from fairlead.wire.messages import FACTS_LIMIT, Hello
+from fairlead.wire.messages import FACT_COUNT, FACTS_LIMIT, Hello
 
 NO_FACTS = b"{}"
+_decode_facts = msgspec.json.Decoder(dict[str, str | None]).decode
 
 
 class LinkHandler:
@@ -85,11 +87,7 @@ class LinkHandler:
         thumbprint, issuer = ("", "") if proof is None else (proof.thumbprint, proof.issuer)
         agent = qualified("" if proof is None else tenant_of(proof.agent), hello.agent)
         session.identify(agent, hello, facts, secrets.token_hex(8), thumbprint, issuer)
-        if len(facts) > FACTS_LIMIT:
-            session.close(
-                CloseCode.PROTOCOL,
-                f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
-            )
+        if not _within_limits(session, facts, hello.facts):
             return
         self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._tasks.spawn(self._registration.register(session, hello))
@@ -99,6 +97,14 @@ class LinkHandler:
 
     def input_credit_received(self, session: Session, command: str) -> None:
         self._delivery.input.credit_received(session, command)
+
+    def facts_changed(self, session: Session, changes: Mapping[str, str | None]) -> None:
+        told = {**_decode_facts(session.identity.facts), **changes}
+        known = {key: value for key, value in told.items() if value is not None}
+        facts = msgspec.json.encode(known)
+        if _within_limits(session, facts, known):
+            session.keep_facts(facts)
+            self._registration.changed_facts.add(session)
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
         self._telemetry.rtt_reported(rtt_ms)
@@ -123,3 +129,16 @@ class LinkHandler:
         # return.
         session.close(CloseCode.SILENT, "no hello in time")
         self._hub.opening.discard(session)  # a connection that is lost before it is open is not reported as closed
+
+
+def _within_limits(session: Session, facts: bytes, known: Mapping[str, str]) -> bool:
+    """Whether these facts may be kept, which `facts` has as JSON. Otherwise the link is closed."""
+    if len(known) > FACT_COUNT:
+        session.close(CloseCode.PROTOCOL, f"{len(known)} facts exceed max {FACT_COUNT}: send fewer")
+    elif len(facts) > FACTS_LIMIT:
+        session.close(
+            CloseCode.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+        )
+    else:
+        return True
+    return False

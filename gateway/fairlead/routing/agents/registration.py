@@ -26,6 +26,7 @@ from fairlead.identity.authenticated_agent import AuthenticatedAgent
 from fairlead.identity.link_challenge import LinkChallenge, LinkProof
 from fairlead.routing.agents.cloned_agents import ClonedAgents
 from fairlead.routing.agents.lease_release import LeaseReleaser
+from fairlead.routing.delivery.changed_facts import ChangedFacts
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
@@ -36,7 +37,7 @@ from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import VALID_MS, wait_for_redis
 from fairlead.telemetry.logs import ids
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import Hello, Limits, Retry, Welcome
+from fairlead.wire.messages import Caps, Hello, Limits, Retry, Welcome
 from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 CLAIMS_AT_ONCE = 128
 """The number of claims under way, which is some batches of the store. More of them would only wait there, and take
 capacity from lists and comparisons, which share it with claims."""
+TAKES_FACTS = Caps(facts=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Registration:
         self._telemetry = telemetry
         self._settings = settings
         self.refusals, self.expiring = RefusedLinks(), ExpiringLinks(membership.now)
-        self.certified = CertifiedLinks(hub)
+        self.certified, self.changed_facts = CertifiedLinks(hub), ChangedFacts(fleet)
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self.cloned: ClonedAgents | None = None
         """Is told of agents whose key has two holders. The node sets it."""
@@ -222,6 +224,7 @@ class Registration:
                 have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=settings.limits,
                 retry=Retry(first_ceiling(self._hub.links, settings.accept_rate), cap=HANDED_OUT_MS),
+                caps=TAKES_FACTS,
             )
         )
         proof = self._hub.opening.proof(session)
