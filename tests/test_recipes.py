@@ -53,7 +53,7 @@ async def system_load() -> dict[str, float]:
         one, five, fifteen = os.getloadavg()
     except OSError as e:
         raise CommandError("load_unknown", f"this machine does not report its load: {e}") from e
-    return {"1m": one, "5m": five, "15m": fifteen}
+    return {"one": one, "five": five, "fifteen": fifteen}
 ''',
         ),
         (
@@ -66,6 +66,24 @@ async def system_load() -> dict[str, float]:
             "gateway/fairlead/agent/builtin/methods.py",
             '    "sys.info": lambda context: system_info,\n',
             '    "sys.info": lambda context: system_info,\n    "sys.load": lambda context: system_load,\n',
+        ),
+        (
+            "gateway/fairlead/methods/library.py",
+            '    Method("sys.info", "Describe the host.", "reads", result=HostInfo),\n',
+            '    Method("sys.info", "Describe the host.", "reads", result=HostInfo),\n'
+            '    Method("sys.load", "Tell how busy the host is.", "reads", result=HostLoad),\n',
+        ),
+        (
+            "gateway/fairlead/methods/library.py",
+            "_ALL: Final = (\n",
+            """class HostLoad(ResultMembers):
+    one: Annotated[float, Meta(description="the average of 1 minute")]
+    five: float
+    fifteen: float
+
+
+_ALL: Final = (
+""",
         ),
         ("docs/agent.md", "### `sys.info`\n", "### `sys.load`\n\nNo arguments; the load averages.\n\n### `sys.info`\n"),
         (
@@ -100,7 +118,7 @@ async def test_the_load_is_told(gateway: Gateway, serve: Callable[..., Any]) -> 
     await link.command("0" * 36, "sys.load")
     end = await link.end("0" * 36)
     assert end.state == "ok"
-    assert sorted(json.loads(end.payload)) == ["15m", "1m", "5m"]
+    assert sorted(json.loads(end.payload)) == ["fifteen", "five", "one"]
 ''',
         ),
         (

@@ -23,6 +23,8 @@ ON = "on (namespace, gateway)"
 FEW = 10
 """At most this many bad events never raise an alert: one lost link out of five is no reason to page somebody."""
 WINDOWS = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21600, "1d": 86400, "3d": 259200}
+BEHIND = 10_000
+"""Events that a group of readers may have before it."""
 FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
 """Burn rate, long window and short window: 2 % of a month's budget in an hour, or 5 % in six hours."""
 SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
@@ -181,6 +183,36 @@ ALERTS = (
           "max by (namespace, gateway, pod) (fairlead_draining) == 1"
           " and max by (namespace, gateway, pod) (fairlead_drain_remaining) > 0",
           f"{WHERE}: {{{{ $labels.pod }}}} has been draining for 15 minutes and still holds agents"),
+    # Ten times what all readers of a group may have at once. A group whose lag shrinks is catching up by itself.
+    Alert("FairleadEventGroupBehind", "warning", "10m",
+          f'max by (namespace, gateway, group) (fairlead_event_group_lag{{group!~"(.*/)?~.*"}}) > {BEHIND}'
+          ' and max by (namespace, gateway, group) (fairlead_event_group_lag)'
+          ' >= max by (namespace, gateway, group) (fairlead_event_group_lag offset 10m)',
+          f"{WHERE}: the group of readers {{{{ $labels.group }}}} has more events before it than it reads"),
+    # A group takes nothing new at 1,000. The groups of sinks reach that while a receiver is away: see below.
+    Alert("FairleadEventGroupFull", "warning", "10m",
+          'max by (namespace, gateway, group) (fairlead_event_group_pending{group!~"(.*/)?~.*"}) > 900',
+          f"{WHERE}: the readers of {{{{ $labels.group }}}} do not acknowledge the events that they take"),
+    # One a second: a reader that is restarted, or was too slow once, makes some hundreds in an hour.
+    Alert("FairleadEventsRedelivered", "warning", "15m",
+          f"sum {BY} (rate(fairlead_event_redeliveries_total[10m])) > 1",
+          f"{WHERE}: readers get events again because they do not acknowledge them in time"),
+    Alert("FairleadSinkBehind", "warning", "10m",
+          f'max by (namespace, gateway, group) (fairlead_event_group_lag{{group=~"(.*/)?~.*"}}) > {BEHIND}'
+          ' and max by (namespace, gateway, group) (fairlead_event_group_lag)'
+          ' >= max by (namespace, gateway, group) (fairlead_event_group_lag offset 10m)',
+          f"{WHERE}: the sink {{{{ $labels.group }}}} gets more events than it delivers"),
+    # Half of the attempts for 15 minutes: single failures are tried again, and a restart of a receiver takes minutes.
+    Alert("FairleadSinkFailing", "warning", "15m",
+          'sum by (namespace, gateway, sink) (rate(fairlead_event_sink_attempts_total{outcome="failed"}[10m]))'
+          " > sum by (namespace, gateway, sink)"
+          ' (rate(fairlead_event_sink_attempts_total{outcome="delivered"}[10m]))',
+          f"{WHERE}: the receiver of sink {{{{ $labels.sink }}}} refuses more events than it accepts"),
+    # One is enough: whoever receives the events has not got it, and nobody but a person sends it again.
+    Alert("FairleadSinkEventsLost", "warning", "0m",
+          "sum by (namespace, gateway, sink) (increase(fairlead_event_sink_dead_letters_total[1h])) > 0"
+          " or sum by (namespace, gateway, sink) (increase(fairlead_event_sink_gaps_total[1h])) > 0",
+          f"{WHERE}: events could not be delivered to sink {{{{ $labels.sink }}}}"),
     Alert("FairleadSpansDropped", "warning", "15m", f"sum {BY} (rate(fairlead_spans_dropped_total[5m])) > 0",
           f"{WHERE}: spans do not reach the collector"),
     # One refusal is one request that somebody made in vain; a disk that is full refuses all of them.

@@ -299,7 +299,7 @@ AUTOSCALING = Dashboard(
 REDIS = Dashboard(
     "redis-tracing",
     "Fairlead / Redis and tracing",
-    "The state that nodes share in Redis, and the export of traces.",
+    "The state that nodes share in Redis, and what leaves them: audit log, events, traces.",
     (
         Row("Redis", (
             Panel("Redis", "short", "1 while Redis answers the node. Its disk: 1 while it cannot write there.", (
@@ -343,6 +343,32 @@ REDIS = Dashboard(
                       Query(f"sum(rate(fairlead_audit_failures_total{{{NODE}}}{RATE}))", "refused requests"),
                       Query(f"sum(rate(fairlead_audit_export_failures_total{{{NODE}}}{RATE}))", "batches sent again"),
                   )),
+        )),
+        Row("Events", (
+            Panel("Lag of groups of readers", "short",
+                  "Events that each group has not read yet, at most; the groups of sinks begin with ~.", (
+                      Query(f"max by (group) (fairlead_event_group_lag{{{FLEET}}})", "{{group}}"),
+                  )),
+            Panel("Events not acknowledged", "short",
+                  "Events that readers of each group have taken and not acknowledged. At 1,000 it takes nothing new.", (
+                      Query(f"max by (group) (fairlead_event_group_pending{{{FLEET}}})", "{{group}}"),
+                  )),
+            Panel("Redeliveries", "ops",
+                  "Events that groups of readers got again, and those removed because an agent had too many.", (
+                      Query(f"sum(rate(fairlead_event_redeliveries_total{{{FLEET}}}{RATE}))", "got again"),
+                      Query(f"sum(rate(fairlead_events_dropped_total{{{FLEET}}}{RATE}))", "removed"),
+                  )),
+            Panel("Attempts of sinks", "ops", "Attempts to deliver events to each sink, by outcome.", (
+                Query(f"sum by (sink, outcome) (rate(fairlead_event_sink_attempts_total{{{FLEET}}}{RATE}))",
+                      "{{sink}} {{outcome}}"),
+            ), width=12),
+            Panel("Events that sinks did not get", "short",
+                  "Dead letters of each sink, and times that events were removed before it had them.", (
+                      Query(f"sum by (sink) (increase(fairlead_event_sink_dead_letters_total{{{FLEET}}}{RATE}))",
+                            "{{sink}} dead letters"),
+                      Query(f"sum by (sink) (increase(fairlead_event_sink_gaps_total{{{FLEET}}}{RATE}))",
+                            "{{sink}} gaps"),
+                  ), width=12),
         )),
         Row("Traces", (
             Panel("Spans", "ops", "Spans that the collector accepted.",

@@ -216,7 +216,7 @@ def test_a_gateway_with_a_certificate_is_tested_over_wss_and_may_read_its_secret
 
 def test_what_the_values_name_for_access_may_be_read_and_mounted(render: Render) -> None:
     given = {
-        "roles": {"configMap": "roles"}, "issuers": {"secret": "issuers"},
+        "roles": {"configMap": "roles"}, "issuers": {"secret": "issuers"}, "eventSinks": {"secret": "sinks"},
         "auditLog": {"claimName": "audit", "keySecretRef": {"name": "signing"}},
         "redis": {"clientTls": {"secretName": "redis-client"}},
         "linkTls": {"secretName": "links", "clientCa": {"secretName": "authority", "crlKey": "crl.pem"}},
@@ -229,7 +229,7 @@ def test_what_the_values_name_for_access_may_be_read_and_mounted(render: Render)
         for rule in named(objects, "Role", "fairlead-operator")["rules"]
         if rule["resources"] == ["secrets"]
     )
-    assert {"issuers", "signing", "redis-client", "links", "authority"} <= set(secrets)
+    assert {"issuers", "sinks", "signing", "redis-client", "links", "authority"} <= set(secrets)
     made = named(objects, "LinkGateway", "fairlead")["spec"]
     assert {name: made[name] for name in ("clonePolicy", "trustedProxies", "linkClientCertHeader")} == {
         name: given[name] for name in ("clonePolicy", "trustedProxies", "linkClientCertHeader")

@@ -59,7 +59,7 @@ approvals:
     approvers: [security, everything]
     expires: 1h
 """
-MARKED = {"method": "exec", "payload": {"argv": ["reboot"]}}
+MARKED = {"method": "exec", "payload": {"argv": ["reboot"]}, "unchecked": True}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from fairlead.audit.verification import read_lines, verify_folder
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Cmd, End
 
-from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.platform_api import FITTING, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.roles import caller_of, denied, write_roles
 from support.gateway.scripted_agent import DialAgent
@@ -29,7 +29,11 @@ from support.otlp_collector import collecting
 NOT_AUDITED = {"whoami", "canI", "getOpenapi"}
 """They decide nothing about the fleet."""
 CONTENT = b"echo hello\n"
-SCHEDULE = {"name": "nightly", "cron": "0 3 * * *", "run": {"method": "exec", "selector": "*"}}
+SCHEDULE = {
+    "name": "nightly",
+    "cron": "0 3 * * *",
+    "run": {"method": "exec", "payload": FITTING["exec"], "selector": "*"},
+}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -90,7 +94,7 @@ async def ask(api: GatewayApi, method: str, path: str, body: object) -> int:
 
 
 async def begun_run(api: GatewayApi, agent: str) -> str:
-    answer = await api.http.post("/v1/runs", json={"agents": [agent], "method": "exec"})
+    answer = await api.http.post("/v1/runs", json={"agents": [agent], "method": "exec", "payload": FITTING["exec"]})
     assert answer.status_code == 202, answer.text
     return str(answer.json()["id"])
 
@@ -124,8 +128,8 @@ def requests_for(ids: dict[str, str]) -> list[tuple[str, str, str, Any]]:
     """One allowed request for each operation of the document."""
     found, agent = [], ids["{agent}"]
     bodies = {
-        "postCommand": {"agent": agent, "method": "exec", "on_offline": {"queue": 60}},
-        "postRun": {"agents": [agent], "method": "exec"},
+        "postCommand": {"agent": agent, "method": "exec", "payload": FITTING["exec"], "on_offline": {"queue": 60}},
+        "postRun": {"agents": [agent], "method": "exec", "payload": FITTING["exec"]},
         "createToken": {"name": "looker"}, "createEnrolmentToken": {"agents": "*"},
         "approveAgent": {"key": "A" * 43, "token": "0" * 12}, "denyAgent": {"key": "A" * 43, "token": "0" * 12},
         "labelAgent": {"labels": {}}, "retryRun": {},
@@ -241,7 +245,9 @@ async def test_a_post_can_be_matched_with_its_command_and_its_end(
     assert (again.json()["id"], again.headers["idempotency-replayed"]) == (first.json()["id"], "true")
     sent = await agent.expect(Cmd)
     await agent.send(Ack(id=sent.id), End(id=sent.id, total=0))
-    run = (await ci.http.post("/v1/runs", json={"agents": [agent.agent], "method": "exec"})).json()["id"]
+    run = (
+        await ci.http.post("/v1/runs", json={"agents": [agent.agent], "method": "exec", "payload": FITTING["exec"]})
+    ).json()["id"]
     of_run = await agent.expect(Cmd)
     await agent.send(Ack(id=of_run.id), End(id=of_run.id, total=0))
     async with asyncio.timeout(30):

@@ -21,7 +21,7 @@ from support.agent.hosted_agents import HostedAgents
 from support.cli.processes import environment
 from support.fixtures import RedisOf
 from support.gateway.metrics import metric
-from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.platform_api import FITTING, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent
 from support.waiting import until
@@ -71,7 +71,7 @@ async def test_a_content_is_stored_under_its_digest_alone(gateway: GatewayProces
         ("/v1/runs", {"method": "script", "agents": ["a"], "content": "0" * 64}),
         ("/v1/commands", {"method": "script", "agent": "a", "content": "0" * 64}),
     ):
-        unknown = await api.http.post(path, json=body)
+        unknown = await api.http.post(path, json={**body, "payload": FITTING["script"]})
         assert (unknown.status_code, unknown.json()["field"]) == (422, "content"), unknown.text
 
 
@@ -199,7 +199,10 @@ async def test_it_is_kept_until_after_the_deadline_of_whatever_names_it(
     assert 0.9 < await hours() <= 1
     await api.start(peer.agent, "script", content=DIGEST, deadline=7200)
     assert 2.9 < await hours() <= 3
-    run = {"method": "script", "agents": [peer.agent], "content": DIGEST, "run_deadline": 36_000}
+    run = {
+        "method": "script", "agents": [peer.agent], "content": DIGEST, "payload": FITTING["script"],
+        "run_deadline": 36_000,
+    }  # fmt: skip
     assert (await api.http.post("/v1/runs", json=run)).status_code == 202
     assert 10.9 < await hours() <= 11
     await api.start(peer.agent, "script", content=DIGEST, deadline=60)

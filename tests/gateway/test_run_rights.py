@@ -14,7 +14,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.platform_api import FITTING, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.roles import caller_of, denied, write_roles
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
@@ -71,7 +71,9 @@ async def test_a_run_reaches_only_agents_that_its_caller_may_use(
     assert (nothing.status_code, nothing.json()["field"]) == (422, "selector")
     unknown = await deploy.http.post("/v1/runs", json={"method": "exec", "agents": ["never-seen"]})
     assert "never-seen" in denied(unknown)
-    assert (await watch.http.post("/v1/runs", json={"method": "exec", "agents": [dev.agent]})).status_code == 403
+    assert (
+        await watch.http.post("/v1/runs", json={"method": "exec", "agents": [dev.agent], "payload": FITTING["exec"]})
+    ).status_code == 403
 
 
 async def test_a_run_belongs_to_whoever_posted_it(
@@ -79,7 +81,9 @@ async def test_a_run_belongs_to_whoever_posted_it(
 ) -> None:
     dev = await labelled(api, await dial(gateway), "dev")
     deploy, watch = await caller_of(api_of, gateway, "ci"), await caller_of(api_of, gateway, "watcher")
-    posted = await deploy.http.post("/v1/runs", json={"method": "exec", "agents": [dev.agent]})
+    posted = await deploy.http.post(
+        "/v1/runs", json={"method": "exec", "agents": [dev.agent], "payload": FITTING["exec"]}
+    )
     assert posted.status_code == 202, posted.text
     run = posted.json()["id"]
     await answer_once(dev, b"a secret")
@@ -116,7 +120,14 @@ async def test_only_agents_that_the_poster_may_use_now_join_a_run(
     assert made.status_code == 201, made.text
     deploy = api_of(gateway)
     deploy.http.headers["authorization"] = f"Bearer {made.json()['token']}"
-    body = {"method": "exec", "selector": "label.late=yes", "late": True, "run_deadline": 600, "deadline": 60}
+    body = {
+        "method": "exec",
+        "payload": FITTING["exec"],
+        "selector": "label.late=yes",
+        "late": True,
+        "run_deadline": 600,
+        "deadline": 60,
+    }
     posted = await deploy.http.post("/v1/runs", json=body)
     assert posted.status_code == 202, posted.text
     run = posted.json()["id"]
@@ -161,7 +172,11 @@ async def test_a_schedule_begins_with_the_rights_that_its_poster_has_then(
     made = await api.http.post("/v1/tokens", json={"name": "ci"})
     deploy, watch = api_of(gateway), await caller_of(api_of, gateway, "watcher")
     deploy.http.headers["authorization"] = f"Bearer {made.json()['token']}"
-    body = {"name": "n", "cron": "0 0 1 1 *", "run": {"method": "exec", "selector": "label.scheduled=yes"}}
+    body = {
+        "name": "n",
+        "cron": "0 0 1 1 *",
+        "run": {"method": "exec", "payload": FITTING["exec"], "selector": "label.scheduled=yes"},
+    }
     assert (await watch.http.post("/v1/schedules", json=body)).status_code == 403
     posted = await deploy.http.post("/v1/schedules", json=body)
     assert posted.status_code == 201, posted.text

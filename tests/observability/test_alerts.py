@@ -177,6 +177,67 @@ CASES = {
         ),
         {"pod": "p"},
     ),
+    "FairleadEventGroupBehind": Case(
+        "40m",
+        {'fairlead_event_group_lag{ID,pod="p",group="ci"}': "0+1000x60"},
+        (
+            {'fairlead_event_group_lag{ID,pod="p",group="ci"}': "50000-500x60"},  # it catches up
+            {'fairlead_event_group_lag{ID,pod="p",group="ci"}': "9000x60"},
+            {'fairlead_event_group_lag{ID,pod="p",group="~siem"}': "0+1000x60"},  # a sink
+            {'fairlead_event_group_lag{ID,pod="p",group="eu/~siem"}': "0+1000x60"},
+        ),
+        {"group": "ci"},
+    ),
+    "FairleadEventGroupFull": Case(
+        "20m",
+        {'fairlead_event_group_pending{ID,pod="p",group="ci"}': "1000x30"},
+        (
+            {'fairlead_event_group_pending{ID,pod="p",group="ci"}': "1000x8 20x30"},
+            {'fairlead_event_group_pending{ID,pod="p",group="~siem"}': "1000x30"},
+        ),
+        {"group": "ci"},
+    ),
+    "FairleadEventsRedelivered": Case(
+        "40m",
+        {'fairlead_event_redeliveries_total{ID,pod="p"}': "0+120x60"},
+        ({'fairlead_event_redeliveries_total{ID,pod="p"}': "0+30x60"},),
+    ),
+    "FairleadSinkBehind": Case(
+        "40m",
+        {'fairlead_event_group_lag{ID,pod="p",group="~siem"}': "0+1000x60"},
+        (
+            {'fairlead_event_group_lag{ID,pod="p",group="~siem"}': "50000-500x60"},
+            {'fairlead_event_group_lag{ID,pod="p",group="ci"}': "0+1000x60"},
+        ),
+        {"group": "~siem"},
+    ),
+    "FairleadSinkFailing": Case(
+        "40m",
+        {
+            'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="failed"}': "0+20x60",
+            'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="delivered"}': "0+10x60",
+        },
+        (
+            {
+                'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="failed"}': "0+10x60",
+                'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="delivered"}': "0+20x60",
+            },
+            {  # nothing happens
+                'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="failed"}': "70x60",
+                'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="delivered"}': "50x60",
+            },
+        ),
+        {"sink": "siem"},
+    ),
+    "FairleadSinkEventsLost": Case(
+        "20m",
+        {'fairlead_event_sink_gaps_total{ID,pod="p",sink="siem"}': "0x5 1x30"},
+        (
+            {'fairlead_event_sink_dead_letters_total{ID,pod="p",sink="siem"}': "7x30"},
+            {'fairlead_event_sink_attempts_total{ID,pod="p",sink="siem",outcome="failed"}': "0+9x30"},
+        ),
+        {"sink": "siem"},
+    ),
     "FairleadSpansDropped": Case(
         "25m", {"fairlead_spans_dropped_total{ID}": "0+10x30"}, ({"fairlead_spans_dropped_total{ID}": "0 10x30"},)
     ),

@@ -92,6 +92,7 @@ def test_deployment_reads_the_redis_password_from_its_secret() -> None:
 ACCESS: dict[str, Any] = {
     "roles": {"configMap": "roles"},
     "issuers": {"secret": "issuers", "key": "ours.toml"},
+    "eventSinks": {"secret": "sinks"},
     "auditLog": {"claimName": "audit", "keySecretRef": {"name": "signing"}, "otlpEndpoint": "http://collector:4318"},
     "terminalRecordings": {"sizeLimit": "2Gi"},
     "redis": {"url": "rediss://r", "clientTls": {"secretName": "redis-client"}},
@@ -111,6 +112,7 @@ def test_access_and_evidence_are_mounted_and_named_by_settings_that_the_gateway_
     expected = {
         "FAIRLEAD_ROLES": "/etc/fairlead/roles/roles.yaml",
         "FAIRLEAD_ISSUERS": "/etc/fairlead/issuers/ours.toml",
+        "FAIRLEAD_EVENT_SINKS": "/etc/fairlead/event-sinks/sinks.toml",
         "FAIRLEAD_AUDIT_LOG": "/var/lib/fairlead/audit",
         "FAIRLEAD_AUDIT_KEY": "/etc/fairlead/audit-key/key.pem",
         "FAIRLEAD_AUDIT_ENDPOINT": "http://collector:4318",
@@ -133,6 +135,7 @@ def test_access_and_evidence_are_mounted_and_named_by_settings_that_the_gateway_
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     assert volumes["roles"]["configMap"]["name"] == "roles"
     assert volumes["issuers"]["secret"]["secretName"] == "issuers"
+    assert volumes["event-sinks"]["secret"]["secretName"] == "sinks"
     assert volumes["link-client-ca"]["secret"]["items"] == [
         {"key": "ca.crt", "path": "ca.crt"}, {"key": "revoked.pem", "path": "crl.pem"},
     ]  # fmt: skip
@@ -351,8 +354,9 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
         ),
         ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
-        ({"roles": {}}, "roles and issuers need exactly one of configMap and secret"),
-        ({"issuers": {"configMap": "a", "secret": "b"}}, "roles and issuers need exactly one of configMap and secret"),
+        ({"roles": {}}, "roles, issuers and eventSinks need exactly one of configMap and secret"),
+        ({"issuers": {"configMap": "a", "secret": "b"}}, "roles, issuers and eventSinks need exactly one of configMap"),
+        ({"eventSinks": {"configMap": "a", "secret": "b"}}, "roles, issuers and eventSinks need exactly one of"),
         ({"redis": {"url": "redis://r", "clientTls": {"secretName": "c"}}}, "redis.clientTls needs a rediss:// URL"),
         ({"requireIdentity": True}, "requireIdentity needs tokens.secretRef.issuerKey"),
         ({"linkClientCertHeader": "ssl-client-cert"}, "linkClientCertHeader needs trustedProxies"),

@@ -110,7 +110,7 @@ def test_secrets_are_found_wherever_a_pod_can_name_one(pod: Object) -> None:
 
 @pytest.mark.parametrize("where", [
     "redis", "tokens", "ca", "certificate", "operator", "client certificate", "client ca", "roles", "issuers",
-    "audit key",
+    "sinks", "audit key",
 ])  # fmt: skip
 @pytest.mark.parametrize("state", [SecretState.UNLABELLED, SecretState.MISSING, SecretState.UNREADABLE])
 def test_secret_without_a_known_label_is_refused(where: str, state: SecretState) -> None:
@@ -124,6 +124,7 @@ def test_secret_without_a_known_label_is_refused(where: str, state: SecretState)
         "client ca": {"linkTls": {"secretName": "tokens", "clientCa": {"secretName": "theirs"}}},
         "roles": {"roles": {"secret": "theirs"}},
         "issuers": {"issuers": {"secret": "theirs"}},
+        "sinks": {"eventSinks": {"secret": "theirs"}},
         "audit key": {"auditLog": {"keySecretRef": {"name": "theirs"}}},
     }
     (sentence,) = refused(cases[where], theirs=state)

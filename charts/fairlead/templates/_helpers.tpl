@@ -161,7 +161,7 @@ capabilities: {drop: [ALL]}
 {{- with dig "linkTls" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- with dig "linkTls" "clientCa" "secretName" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- with dig "auditLog" "keySecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
-{{- range list "roles" "issuers" -}}
+{{- range list "roles" "issuers" "eventSinks" -}}
 {{- with dig . "secret" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- end -}}

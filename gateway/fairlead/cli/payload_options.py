@@ -56,7 +56,8 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
     try:
         known.check(payload)
     except InvalidRequest as e:
-        if not words or "got `str`" not in e.message:
+        given = payload.get(str(e.details["field"]).removeprefix("payload.")) if isinstance(payload, dict) else None
+        if not words or not isinstance(given, str) or "expected a string" in e.message:
             raise
         raise InvalidRequest(f"{e.message} (KEY:=JSON passes what is not a text)", **e.details) from e
 

@@ -207,9 +207,9 @@ class Client:
         key: str | None = None,
         takes_input: bool = False,
         content: str = "",
+        unchecked: bool = False,
     ) -> Command:
-        """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes the
-        other arguments.
+        """A command, which `async with` posts. `payload` is any JSON; docs/api.md describes the other arguments.
 
         `queue`: the maximum number of seconds to wait for an agent that is offline. `key` is the Idempotency-Key: two
         posts with the same key are one command. Every command has a key of its own unless you pass one. A signed
@@ -225,8 +225,8 @@ class Client:
             "lane": lane,
             "on_offline": "fail" if queue is None else {"queue": queue},
         }
-        optional = (("retain", retain, "all"), ("retry", retry, "never"), ("content", content, ""))
-        order |= {name: value for name, value, default in optional if value != default}
+        extra = {"retain": retain, "retry": retry, "content": content, "unchecked": unchecked}
+        order |= {name: value for name, value in extra.items() if value not in ("all", "never", "", False)}
         headers = {"Accept": NDJSON, "Content-Type": "application/json"}
         if self._signer is not None:
             if key is not None:

@@ -1,18 +1,23 @@
 """What a method is for its callers: its arguments, its result, what it sends and whether it changes the host.
 
-`library` declares one for each built-in method, the API and the command line show them, and the command line checks
-arguments with them before it sends anything. An agent decides for itself: it may have switched a method off, or have
-one of its own under the same name. It is pure.
+`library` declares one for each built-in method. The API and the command line show them, and check arguments with them
+before anything is stored or sent. An agent decides for itself: it may have switched a method off, have one of its own
+under the same name, or take more arguments, because it is newer. It is pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, Final, Literal
 
 import msgspec
 
 from fairlead.errors import InvalidRequest
+
+SHOWN: Final = 80
+"""Characters of a wrong value that the error repeats."""
 
 Effect = Literal["reads", "changes", "runs"]
 """`reads`: it only looks. `changes`: it changes what it names. `runs`: it runs any program."""
@@ -30,7 +35,7 @@ class ResultMembers(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The members of the result of a method."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Method:
     """`output` are the kinds of chunks that it sends, `row` is the type of each row, and `input` says that it takes
     input."""
@@ -45,13 +50,53 @@ class Method:
     input: bool = False
 
     def check(self, payload: object) -> None:
-        """Raises InvalidRequest if the agent would refuse the payload; None stands for no payload."""
+        """Raises InvalidRequest if the agent would refuse the payload, as far as is known here; None stands for no
+        payload. An unknown argument is wrong, too."""
+        given: object = {} if payload is None else payload
+        if isinstance(given, dict):
+            for name in given:
+                if name not in self._kinds:
+                    raise self._wrong(name, f"unknown argument {_shown(name)}: expected {self.expected()}")
+        self._check_known(given)
+
+    def check_json(self, payload: bytes) -> None:
+        """Raises InvalidRequest if the payload lacks an argument, or has one of a wrong kind. Unknown arguments pass,
+        because the agent may be newer: it knows."""
         try:
-            msgspec.convert({} if payload is None else payload, self.arguments)
-        except msgspec.ValidationError as e:
-            raise InvalidRequest(
-                f"{self.name}: {e}: expected {self.expected()}", field="payload", method=self.name
-            ) from e
+            self._decode(payload)
+        except msgspec.ValidationError:
+            self._check_known(msgspec.json.decode(payload))
+
+    def _check_known(self, given: object) -> None:
+        if not isinstance(given, dict):
+            raise self._wrong("", f"invalid payload {_shown(given)}: expected an object with {self.expected()}")
+        for name, (kind, required) in self._kinds.items():
+            if name not in given:
+                if required:
+                    raise self._wrong(name, f"missing argument {name}: expected {_rule(kind)}")
+                continue
+            try:
+                msgspec.convert(given[name], kind)
+            except msgspec.ValidationError as e:
+                text = f"invalid argument {name} {_shown(given[name])}: expected {_rule(kind)}"
+                raise self._wrong(name, text) from e
+
+    def _wrong(self, name: str, text: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"{self.name}: {text} (see `fairlead methods show {self.name}`; say `unchecked` if the agent has a method "
+            "of its own under this name)",
+            field=f"payload.{name}" if name else "payload", method=self.name,
+        )  # fmt: skip
+
+    @cached_property
+    def _kinds(self) -> dict[str, tuple[Any, bool]]:
+        """The kind of each argument, and whether it has to be given."""
+        return {one.name: (one.type, one.required) for one in msgspec.structs.fields(self.arguments)}
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes], object]:
+        lenient = msgspec.defstruct("Known", [], bases=(self.arguments,), kw_only=True, forbid_unknown_fields=False)
+        return msgspec.json.Decoder(lenient).decode
 
     def expected(self) -> str:
         """The arguments in words."""
@@ -72,3 +117,37 @@ def _schema(kind: type) -> dict[str, Any]:
     definitions = made.pop("$defs", {})
     found: dict[str, Any] = definitions.pop(made["$ref"].rpartition("/")[2]) if "$ref" in made else made
     return {**found, "$defs": definitions} if definitions else found
+
+
+def _rule(kind: Any) -> str:
+    """What a value has to be, in words."""
+    schema = msgspec.json.schema(kind)
+    choices = [one for one in schema.get("anyOf", [schema]) if one.get("type") != "null"]
+    text = " or ".join(map(_in_words, choices))
+    described = next((one["description"] for one in (*choices, schema) if "description" in one), "")
+    return f"{text} ({described})" if described else text
+
+
+def _in_words(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return " or ".join(schema["enum"])
+    if "pattern" in schema and "description" not in schema:
+        return f"a string that matches {schema['pattern']}"
+    bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+    members = schema.get("items") or schema.get("additionalProperties") or {}
+    inner = f" of {members['type']}s" if members else ""
+    least = f", at least {schema['minItems']}" if "minItems" in schema else ""
+    return " ".join([_NAMES.get(schema.get("type", ""), "JSON") + inner + least, " and ".join(bounds)]).rstrip()
+
+
+_BOUNDS: Final = {"minimum": ">=", "maximum": "<="}
+_NAMES: Final = {
+    "string": "a string", "integer": "a whole number", "number": "a number", "boolean": "true or false",
+    "array": "a list", "object": "an object",
+}  # fmt: skip
+
+
+def _shown(value: object) -> str:
+    """The value as JSON, shortened to `SHOWN` characters."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

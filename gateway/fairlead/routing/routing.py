@@ -82,7 +82,7 @@ class Routing:
         self.results, silence = ResultReader(fleet, inbox, followers, membership), timer_wheel.silence
         self.removal = AgentRemoval(fleet, completion, membership, metrics, forget_ms)
         self.terminals = terminals = _terminals(settings, records, metrics)
-        self.contents, cache = _contents(fleet, metrics)
+        self.contents, cache = _contents(fleet, metrics, membership)
         self.schedule_keeper = ScheduleKeeper(
             self.schedules, self.runs.service, self.runs.late, self.contents, membership, metrics
         )
@@ -167,9 +167,9 @@ def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> Termi
     return terminals
 
 
-def _contents(fleet: FleetStore, metrics: Metrics) -> tuple[ContentKeeper, ContentCache]:
+def _contents(fleet: FleetStore, metrics: Metrics, membership: Membership) -> tuple[ContentKeeper, ContentCache]:
     contents = Contents(fleet.store)
-    return ContentKeeper(contents, fleet.memory), ContentCache(contents, metrics)
+    return ContentKeeper(contents, fleet.memory, membership.now), ContentCache(contents, metrics)
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

@@ -103,6 +103,11 @@ class Metrics:
             "Events removed because their agent had more than one agent may have",
             registry=r,
         )
+        self.redelivered = Counter(
+            "fairlead_event_redeliveries_total",
+            "Events that a group of readers got again because nobody had acknowledged them in time",
+            registry=r,
+        )
         self.fenced = Counter(
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )

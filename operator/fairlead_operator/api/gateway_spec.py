@@ -14,7 +14,15 @@ from typing import Annotated
 from msgspec import Meta
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
-from fairlead_operator.api.access.access_spec import AuditLog, ClonePolicy, IssuersFile, Recordings, RolesFile
+from fairlead_operator.api.access.access_spec import (
+    AuditLog,
+    ClonePolicy,
+    IssuersFile,
+    MountedFile,
+    Recordings,
+    RolesFile,
+    SinksFile,
+)
 from fairlead_operator.api.field_types import ApiStruct, Name
 from fairlead_operator.api.moves_spec import Drain, Moves, Rebalance
 from fairlead_operator.api.network_spec import (
@@ -258,6 +266,7 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     ] = None
     roles: RolesFile = None
     issuers: IssuersFile = None
+    event_sinks: SinksFile = None
     audit_log: AuditLog | None = None
     terminal_recordings: Recordings = None
     ingress: Ingress | None = None
@@ -302,6 +311,11 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     rolling_update: RollingUpdate = RollingUpdate()
     rollout: Rollout = Rollout()
     pod: Pod = Pod()
+
+    @property
+    def files(self) -> list[MountedFile]:
+        """The files of a ConfigMap or Secret that the pods mount."""
+        return [file for file in (self.roles, self.issuers, self.event_sinks) if file is not None]
 
     @property
     def identity_required(self) -> bool:

@@ -160,7 +160,7 @@ def _needed_secrets(spec: LinkGatewaySpec) -> list[str]:
         names += [tls.secret_name, *([tls.client_ca.secret_name] if tls.client_ca else [])]
     if spec.redis.client_tls is not None:
         names.append(spec.redis.client_tls.secret_name)
-    names += [file.secret for file in (spec.roles, spec.issuers) if file is not None and file.secret is not None]
+    names += [file.secret for file in spec.files if file.secret is not None]
     if spec.audit_log is not None and spec.audit_log.key_secret_ref is not None:
         names.append(spec.audit_log.key_secret_ref.name)
     return names

@@ -54,6 +54,7 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_REDIS_KEY_FILE": "set redis.clientTls",
     "FAIRLEAD_ROLES": "set roles",
     "FAIRLEAD_ISSUERS": "set issuers",
+    "FAIRLEAD_EVENT_SINKS": "set eventSinks",
     "FAIRLEAD_AUDIT_LOG": "set auditLog",
     "FAIRLEAD_AUDIT_KEY": "set auditLog.keySecretRef",
     "FAIRLEAD_AUDIT_ENDPOINT": "set auditLog.otlpEndpoint",
@@ -87,6 +88,7 @@ RESERVED_NAMES: Mapping[str, frozenset[str]] = {
             "link-client-ca",
             "roles",
             "issuers",
+            "event-sinks",
             "audit",
             "audit-key",
             "terminals",
@@ -104,7 +106,7 @@ CLIENT_TLS_NEEDS_TLS = ValidationRule(
     "redis.clientTls needs a rediss:// URL: only such a server asks for a certificate",
 )
 ONE_FILE = ValidationRule(
-    "has(self.configMap) != has(self.secret)", "roles and issuers need exactly one of configMap and secret"
+    "has(self.configMap) != has(self.secret)", "roles, issuers and eventSinks need exactly one of configMap and secret"
 )
 CA_NEEDS_TLS = ValidationRule(
     "!has(self.caSecretRef) || !has(self.url) || self.url.startsWith('rediss')",
@@ -179,7 +181,7 @@ def faults(spec: LinkGatewaySpec) -> list[str]:
         found.append(CA_NEEDS_TLS.message)
     if spec.redis.client_tls and spec.redis.url and not spec.redis.url.startswith("rediss://"):
         found.append(CLIENT_TLS_NEEDS_TLS.message)
-    if any((file.config_map is None) == (file.secret is None) for file in (spec.roles, spec.issuers) if file):
+    if any((file.config_map is None) == (file.secret is None) for file in spec.files):
         found.append(ONE_FILE.message)
     routes = (spec.ingress, spec.http_route)
     if spec.link_tls is not None and any(route is not None and route.enabled for route in routes):

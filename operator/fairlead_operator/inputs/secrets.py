@@ -95,7 +95,11 @@ class Secrets:
                 self.keys(pair.secret_name, "tls.crt", "tls.key")
             if spec.link_tls is not None and (authorities := spec.link_tls.client_ca):
                 self.keys(authorities.secret_name, *filter(None, (authorities.key, authorities.crl_key)))
-            for file, key in ((spec.roles, "roles.yaml"), (spec.issuers, "issuers.toml")):
+            for file, key in (
+                (spec.roles, "roles.yaml"),
+                (spec.issuers, "issuers.toml"),
+                (spec.event_sinks, "sinks.toml"),
+            ):
                 if file is not None and file.secret is not None:
                     self.keys(file.secret, file.key or key)
             if spec.audit_log is not None and (signing := spec.audit_log.key_secret_ref):

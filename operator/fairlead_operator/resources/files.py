@@ -99,6 +99,8 @@ def _files(spec: LinkGatewaySpec) -> Iterator[Mount]:
         yield _file("roles", spec.roles, "roles.yaml", "FAIRLEAD_ROLES")
     if spec.issuers is not None:
         yield _file("issuers", spec.issuers, "issuers.toml", "FAIRLEAD_ISSUERS")
+    if spec.event_sinks is not None:
+        yield _file("event-sinks", spec.event_sinks, "sinks.toml", "FAIRLEAD_EVENT_SINKS")
 
 
 def _file(name: str, given: MountedFile, key: str, setting: str) -> Mount:

@@ -20,7 +20,7 @@ from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 SECRETS = frozenset({"secret", "projected"})
 OWN_VOLUMES: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("tokens", "redis", "link-tls", "link-client-ca", "audit-key"), SECRETS),
-    **dict.fromkeys(("roles", "issuers"), frozenset({"secret", "configMap"})),
+    **dict.fromkeys(("roles", "issuers", "event-sinks"), frozenset({"secret", "configMap"})),
     **dict.fromkeys(("audit", "terminals"), frozenset({"emptyDir"})),
 }
 """The volumes that the operator makes without asking the policy for more than their Secrets, and their types."""

@@ -45,7 +45,7 @@ class RoleSite:
             if id == OTHER:
                 agent.emit("others", SECRET)
         for method in ("exec", "shell"):
-            made = await honest.http.post("/v1/commands", json={"agent": OTHER, "method": method})
+            made = await honest.http.post("/v1/commands", json={"agent": OTHER, "method": method, "unchecked": True})
             site.commands.append(made.json()["id"])
             await until(partial(site._ended, site.commands[-1]))
         assert len(site.reached) == 2
@@ -86,12 +86,12 @@ def _of_selectors(site: RoleSite) -> list[tuple[str, Attempt]]:
 def _of_methods(site: RoleSite) -> list[tuple[str, Attempt]]:
     attempts: list[tuple[str, Attempt]] = []
     for method in ("exec", "file.get", *METHODS):
-        one = {"agent": OTHER, "method": method}
+        one = {"agent": OTHER, "method": method, "unchecked": True}
         several = {"agents": [OWN, OTHER], "method": method, "dry_run": True}
         attempts.append(("alias of a method", partial(site.asked, "POST", "/v1/commands", json=one)))
         attempts.append(("alias, several agents", partial(site.asked, "POST", "/v1/runs", json=several)))
     for names in agent_lists(OWN, OTHER):
-        run = {"method": "exec", "agents": names}
+        run = {"method": "exec", "agents": names, "unchecked": True}
         attempts.append(("fan-out", partial(site.asked, "POST", "/v1/runs", json=run)))
     return attempts
 
@@ -101,7 +101,7 @@ def _of_others(site: RoleSite) -> list[tuple[str, Attempt]]:
     exec, shell = site.commands
     file = {"agent": OTHER, "method": "file.get", "payload": {"path": "/etc/passwd"}}
     requests: list[tuple[str, str, str, dict[str, Any]]] = [
-        ("its own label", "POST", "/v1/commands", {"json": {"agent": OTHER, "method": "exec"}}),
+        ("its own label", "POST", "/v1/commands", {"json": {"agent": OTHER, "method": "exec", "unchecked": True}}),
         ("its own label, run", "POST", "/v1/runs",
          {"json": {"method": "exec", "selector": "fact.env=dev", "dry_run": True}}),
         ("label by the caller", "PATCH", f"/v1/agents/{OTHER}", {"json": {"labels": {"env": "dev"}}}),
@@ -129,7 +129,7 @@ async def role_escapes(site: Site, scale: AttackScale) -> Counter[str]:
         roles = await RoleSite.found(honest)
         attempts = [*_of_selectors(roles), *_of_methods(roles), *_of_others(roles) * 8]
         await at_rate(scale, tried, itertools.cycle(attempts))
-        own = await roles.http.post("/v1/commands", json={"agent": OWN, "method": "exec"})
+        own = await roles.http.post("/v1/commands", json={"agent": OWN, "method": "exec", "unchecked": True})
         tried[f"then its own: {own.status_code}"] += 1
         if roles.reached:
             tried["at the agent of others: has run"] = len(roles.reached)

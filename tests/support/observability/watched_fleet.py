@@ -15,14 +15,16 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_JSON
 
 from support.carrier.raw_client import RawClient
+from support.gateway.webhook_receiver import Received, receiving
 from support.gateway_process import ServeProcess
 from support.observability.prometheus_server import RATE, Prometheus, Target, scraping
 from support.otlp_collector import collecting
@@ -33,6 +35,8 @@ AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
 LINKS = 2 * (AGENTS + 1)
 """With a built-in agent at each node: simulated ones do not tell their round trips."""
+TALKING = 5
+"""Agents that send events under load."""
 SILENT = 1
 """Agents that open a link under load and send no hello."""
 IDLE, BUSY, FAULTS = 9.0, 12.0, 21.0
@@ -105,7 +109,7 @@ class WatchedFleet:
 @asynccontextmanager
 async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
     """The fleet is gone when this gives way; Prometheus still answers."""
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         collector = stack.enter_context(collecting())
         valkey = EmbeddedValkey(folder / "valkey")
         await valkey.start()
@@ -113,6 +117,9 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
             flags = ["--trace-endpoint", collector.url, "--trace-ratio", "0.2"]
             flags += ["--drain-rate=5", "--drain-timeout=40"]
             flags += [f"--audit-log={folder / 'audit'}", "--audit-endpoint", collector.url]
+            receiver = await stack.enter_async_context(receiving())
+            receiver.answer = partial(_taken, [])
+            flags += [f"--event-sinks={_sinks(folder, receiver.url)}"]
             one, two = nodes = [WatchedNode(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
             for node in nodes:
                 stack.enter_context(ended(node.process))
@@ -126,7 +133,11 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
             await asyncio.sleep(RATE + 2 + IDLE)
             idle = (began, time.time())
 
-            with swarm(one, "storm", AGENTS, "--profile", "storm", "--storm-every", "3"):
+            talk = ("--profile", "chatty", "--event-every", "0.3")
+            with (
+                swarm(one, "storm", AGENTS, "--profile", "storm", "--storm-every", "3"),
+                swarm(one, "talk", TALKING, *talk),
+            ):
                 await _calls(one, two)
             os.kill(valkey.pid, signal.SIGSTOP)
             await asyncio.sleep(FREEZE)
@@ -139,6 +150,21 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
             if valkey.running:
                 os.kill(valkey.pid, signal.SIGCONT)
             await valkey.stop()
+
+
+def _sinks(folder: Path, url: str) -> Path:
+    """A file of one sink."""
+    made = folder / "sinks.toml"
+    made.write_text(
+        f'[sinks.siem]\nurl = "{url}"\nsecrets = ["whsec_{"A" * 32}"]\nallow = ["127.0.0.1/32"]\n', encoding="utf-8"
+    )
+    return made
+
+
+def _taken(seen: list[str], event: Received) -> int:
+    """What the receiver of the sink answers: it takes one event, has the next one tried again, and refuses the next."""
+    seen.append(event.headers["webhook-id"])
+    return (204, 503, 410)[len(seen) % 3]
 
 
 async def _calls(one: WatchedNode, two: WatchedNode) -> None:
@@ -171,6 +197,14 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
                 assert refused.status_code == 401
                 await asyncio.sleep(0.5)
 
+    async def read(node: WatchedNode) -> None:
+        """A reader of a group that acknowledges nothing, so that it gets the same events again."""
+        async with plain_client(base_url=node.api, headers=headers, timeout=20) as http:
+            while time.monotonic() < until:
+                answer = await http.get("/v1/events?group=ci&ack_within=1")
+                assert answer.status_code == 200, answer.text
+                await asyncio.sleep(0.5)
+
     async def say_nothing(node: WatchedNode) -> None:
         """An agent that was let in and does not send its hello, so that a link waits for its welcome at each scrape. A
         busy node may close its connection, as that of any agent, before it answers."""
@@ -197,3 +231,4 @@ async def _calls(one: WatchedNode, two: WatchedNode) -> None:
             group.create_task(call(one, two.name, at))
             group.create_task(call(two, one.name, at))
         group.create_task(knock(one))
+        group.create_task(read(one))

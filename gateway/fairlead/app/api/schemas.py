@@ -70,6 +70,13 @@ class NewCommand(Struct, forbid_unknown_fields=True):
             "`script` does. Other input is not taken then."
         ),
     ] = UNSET
+    unchecked: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="Whether a payload that does not fit a built-in method is passed on all the same, for agents "
+            "that have a method of their own under its name."
+        ),
+    ] = UNSET
     id: Annotated[
         ChosenId | UnsetType,
         Meta(

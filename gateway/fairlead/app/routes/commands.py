@@ -31,6 +31,7 @@ from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
+from fairlead.methods.library import check_payload
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
@@ -72,11 +73,13 @@ class CommandRoutes:
         form = wanted(request)
         opens = opening(request) if form is not None else 0.0
         subject = caller(request)
-        order = await _order(raw, request, subject)
+        order, unchecked = await _order(raw, request, subject)
         self._authorizer.require_still(subject, (Verb.RUN,))
         if self._auditor.on:
             self._auditor.note(request, order.payload, method=order.method, agent=local_id(order.agent))
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
+        if not unchecked:
+            check_payload(order.method, order.payload)
         rules = await self._authorizer.approval_rules(subject, order.method, order.agent)
         passage = None
         if rules or request.scope["query_string"]:
@@ -84,9 +87,7 @@ class CommandRoutes:
         if passage is not None:
             order = _approved(order, passage)
         if order.content:
-            life = order.deadline + (order.queue or 0)
-            name = await self._contents.refer(subject.tenant, order.content, life)
-            order = msgspec.structs.replace(order, content=name)
+            order = await self._with_content(subject, order)
         permit = partial(self._permit, request, passage) if self._auditor.on or passage is not None else None
         accepted = await self._dispatch.submit(order, form is not None, request_trace, permit)
         self._authorizer.remember_command(subject, accepted.id, order.method, order.agent)
@@ -105,6 +106,11 @@ class CommandRoutes:
                 request, form.replayed() if accepted.replayed else form, head, pages, request_trace, opens
             )
         return _accepted(accepted, _encode(head))
+
+    async def _with_content(self, subject: Subject, order: CommandRequest) -> CommandRequest:
+        """The command with the name of its content, which is kept for as long as the command may ask for it."""
+        name = await self._contents.refer(subject.tenant, order.content, order.deadline + (order.queue or 0))
+        return msgspec.structs.replace(order, content=name)
 
     async def _permit(self, request: Request, passage: Passage | None, command: str) -> None:
         """Record that the command is allowed, and use its approval, before anything of it is written."""
@@ -166,7 +172,8 @@ class CommandRoutes:
         return Response(status_code=204)
 
 
-async def _order(raw: bytes, request: Request, subject: Subject) -> CommandRequest:
+async def _order(raw: bytes, request: Request, subject: Subject) -> tuple[CommandRequest, bool]:
+    """The command that is posted, and whether its payload is passed on unchecked."""
     body = decoded(_new_command, raw)
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
@@ -192,7 +199,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
             body_digest = await asyncio.to_thread(fingerprint, terms, payload)
         else:
             body_digest = fingerprint(terms, payload)
-    return CommandRequest(
+    order = CommandRequest(
         agent=qualified(subject.tenant, check_agent_id(body.agent)),
         method=body.method,
         payload=payload,
@@ -209,6 +216,7 @@ async def _order(raw: bytes, request: Request, subject: Subject) -> CommandReque
         signature=signature,
         content=content,
     )
+    return order, body.unchecked is True
 
 
 def _intent(order: CommandRequest) -> Intent:

@@ -79,7 +79,7 @@ def call(
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
-        command = client.command(agent, method, payload, **terms, retry=retry, takes_input=send)
+        command = client.command(agent, method, payload, **terms, retry=retry, takes_input=send, unchecked=unchecked)
         printer = JsonLines() if output == "json" else MethodOutput()
         return await follow_command(command, printer, pipe_stdin if send else None, cancels=True)
 

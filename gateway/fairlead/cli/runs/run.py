@@ -80,6 +80,8 @@ def run(
     if not unchecked:
         check_payload(method, payload, words, file=data is not None)
     pace, signer = pace_members(method, terms), load_signer(terms)
+    if unchecked:
+        pace["unchecked"] = True
     if signer is not None and terms["late"]:
         raise click.UsageError("--late and a signature: a run is signed for the agents of this moment, so expected one")
 

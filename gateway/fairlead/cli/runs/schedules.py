@@ -46,7 +46,9 @@ def add(
     from fairlead.cli.terminal.results import notify
 
     payload, pace = parse_payload(document, words), pace_members(method, terms)
-    if not unchecked:
+    if unchecked:
+        pace["unchecked"] = True
+    else:
         check_payload(method, payload, words)
     made = call_api(
         api, token,

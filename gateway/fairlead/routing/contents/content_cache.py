@@ -17,6 +17,8 @@ from fairlead.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 CACHE_BYTES: Final = 64 << 20
+ENTRY_BYTES: Final = 512
+"""What an entry takes besides its octets: without it, a caller could have millions of contents of a few octets kept."""
 
 
 class ContentCache:
@@ -30,7 +32,11 @@ class ContentCache:
         metrics.add_counter(
             "fairlead_content_reads_total", "Contents that this node has read from Redis", lambda: self._reads
         )
-        metrics.add_gauge("fairlead_content_cache_bytes", "Contents that this node has in memory", lambda: self._size)
+        metrics.add_gauge(
+            "fairlead_content_cache_bytes",
+            "Contents that this node has in memory",
+            lambda: self._size - ENTRY_BYTES * len(self._found),
+        )
 
     async def find(self, name: str) -> bytes | None:
         """The octets of a content; None if it is gone. Raises BusUnavailable."""
@@ -52,7 +58,7 @@ class ContentCache:
             logger.error("the content %s in Redis has other octets than its digest says: it counts as gone", name)
             return None
         self._found[name] = data
-        self._size += len(data)
+        self._size += len(data) + ENTRY_BYTES
         while self._size > self._limit and len(self._found) > 1:
-            self._size -= len(self._found.pop(next(iter(self._found))))
+            self._size -= len(self._found.pop(next(iter(self._found)))) + ENTRY_BYTES
         return data

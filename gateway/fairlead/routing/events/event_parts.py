@@ -19,7 +19,7 @@ class EventParts:
     def __init__(self, fleet: FleetStore, followers: Followers, membership: Membership, metrics: Metrics) -> None:
         groups = EventGroups(fleet.store)
         self.feeds = EventFeeds(fleet.store, fleet.events, followers)
-        self.readers = GroupReaders(fleet.store, fleet.events, groups, followers)
+        self.readers = GroupReaders(fleet.store, fleet.events, groups, followers, metrics.redelivered.inc)
         self._lags = GroupLags(groups, fleet.tenants, membership, metrics)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from fairlead.errors import BusUnavailable, Unavailable
-from fairlead.fleet.events.event_groups import DueEvents, EventGroups, GroupTerms, OpenedGroup
+from fairlead.fleet.events.event_groups import SINK_MARK, DueEvents, EventGroups, GroupTerms, OpenedGroup
 from fairlead.fleet.events.event_log import EventLog, Position, StoredEvent
 from fairlead.routing.events.event_feed import OUTAGE, PAGE_BYTES, PAGE_EVENTS, lost_until
 from fairlead.routing.followers import Follower, Followers
@@ -57,11 +57,19 @@ class ReaderTerms(NamedTuple):
     batch: int = BATCH
 
 
+def _uncounted(count: int) -> None:
+    pass
+
+
 class GroupReaders:
     """All groups, for the readers on this node."""
 
-    def __init__(self, store: Store, log: EventLog, groups: EventGroups, followers: Followers) -> None:
+    def __init__(
+        self, store: Store, log: EventLog, groups: EventGroups, followers: Followers, count_again: Callable[[int], None]
+    ) -> None:
+        """`count_again` counts the events that readers get again; the attempts of sinks are counted by themselves."""
         self.groups = groups
+        self._count_again = count_again
         self._store = store
         self._log = log
         self._followers = followers
@@ -79,7 +87,10 @@ class GroupReaders:
 
     def reader(self, tenant: str, name: str, terms: ReaderTerms) -> GroupReader:
         lock = self._locks.setdefault((tenant, name), asyncio.Lock())
-        return GroupReader(self._store, self._log, self.groups, (tenant, name), terms, self._followers, lock)
+        count_again = _uncounted if name.startswith(SINK_MARK) else self._count_again
+        return GroupReader(
+            self._store, self._log, self.groups, (tenant, name), terms, self._followers, lock, count_again
+        )
 
 
 class GroupReader:
@@ -87,7 +98,7 @@ class GroupReader:
 
     def __init__(
         self, store: Store, log: EventLog, groups: EventGroups, group: tuple[str, str], terms: ReaderTerms,
-        followers: Followers, lock: asyncio.Lock,
+        followers: Followers, lock: asyncio.Lock, count_again: Callable[[int], None],
     ) -> None:  # fmt: skip
         self._store = store
         self._log = log
@@ -96,6 +107,7 @@ class GroupReader:
         self._terms = terms
         self._followers = followers
         self._lock = lock
+        self._count_again = count_again
         self.id = secrets.token_hex(6)
         """Names the reader in Redis."""
 
@@ -163,6 +175,7 @@ class GroupReader:
         wanted = [event.position for event in await passed([one.event for one in due.values()])]
         if others := due.keys() - set(wanted):
             await self._groups.acknowledge(self._tenant, self._name, "", sorted(others))
+        self._count_again(len(wanted))
         return GroupUpdate([due[position] for position in wanted], found.lost)
 
     async def _take(

@@ -1,5 +1,5 @@
-"""Who may do what with a fleet, and where it is recorded: the files of roles and issuers, the audit log, recordings of
-terminals. Pure.
+"""Who may do what with a fleet, and where it is recorded and told: the files of roles, issuers and event sinks, the
+audit log, recordings of terminals. Pure.
 
 A part of `gateway_spec`. Files come from a ConfigMap or a Secret of the LinkGateway's namespace, and nodes read them
 again when they change. The operator's `policy`, not this module, decides which Secrets and claims an author may name.
@@ -79,5 +79,9 @@ RolesFile = Annotated[
 IssuersFile = Annotated[
     MountedFile | None,
     Meta(description="OpenID Connect issuers of users of the API; key issuers.toml unless given."),
+]
+SinksFile = Annotated[
+    MountedFile | None,
+    Meta(description="HTTP endpoints to which events of agents are delivered; key sinks.toml unless given."),
 ]
 Recordings = Annotated[KeptFolder | None, Meta(description="Records what every terminal shows, as asciicast files.")]

@@ -136,6 +136,13 @@ class NewRun(Struct, forbid_unknown_fields=True):
             "`script` does."
         ),
     ] = UNSET
+    unchecked: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="Whether a payload that does not fit a built-in method is passed on all the same, for agents "
+            "that have a method of their own under its name."
+        ),
+    ] = UNSET
     dry_run: Annotated[bool, Meta(description="Run nothing, and answer with the agents that would be targets.")] = False
     id: Annotated[
         RunId | UnsetType,

@@ -18,6 +18,7 @@ from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.runs.run_record import Pace, RunTerms
+from fairlead.methods.library import check_payload
 from fairlead.routing.runs.batches import arrange
 from fairlead.routing.runs.selection import Selection
 
@@ -42,15 +43,21 @@ def check_body(body: run_schemas.NewRun) -> None:
         )
 
 
+def check_arguments(body: run_schemas.NewRun) -> None:
+    """Raises InvalidRequest if the payload does not fit the built-in method."""
+    if body.unchecked is not True:
+        check_payload(body.method, bytes(body.payload))
+
+
 def body_digest(body: run_schemas.NewRun, payload: bytes) -> str:
     """Equal for two bodies with the same meaning."""
     return fingerprint((without_payload(body),), payload)
 
 
 def without_payload(body: run_schemas.NewRun) -> bytes:
-    """What a caller has posted, without the payload, and without the id and signature, which are made anew with each
-    attempt."""
-    bare = msgspec.structs.replace(body, payload=msgspec.Raw(b"0"), id=UNSET, signature=UNSET)
+    """What a caller has posted, without the payload, without the id and signature, which are made anew with each
+    attempt, and without `unchecked`, which changes nothing of the run."""
+    bare = msgspec.structs.replace(body, payload=msgspec.Raw(b"0"), id=UNSET, signature=UNSET, unchecked=UNSET)
     return msgspec.json.encode(bare)
 
 

@@ -26,6 +26,7 @@ from fairlead.app.routes.commands import key_of, posted_key
 from fairlead.app.routes.runs.run_body import (
     arranged,
     body_digest,
+    check_arguments,
     check_body,
     run_terms,
     traceparent_of,
@@ -94,6 +95,8 @@ class RunStartRoutes:
         given = body.selector if isinstance(body.selector, str) else f"{len(body.agents or ())} agents"
         self._auditor.note(request, payload, method=body.method, selector=given)
         selection, rules = await self._select(subject, body)
+        if not body.dry_run:  # which is about agents, and mostly has no payload
+            check_arguments(body)
         agents, ends = arranged(selection, body.batches)
         if body.spread:
             agents = spread_order(agents)

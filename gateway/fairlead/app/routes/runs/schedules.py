@@ -21,7 +21,7 @@ from fairlead.app.access.caller import caller
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.runs import schedule_schemas
 from fairlead.app.api.schemas import iso
-from fairlead.app.routes.runs.run_body import check_body, run_terms
+from fairlead.app.routes.runs.run_body import check_arguments, check_body, run_terms
 from fairlead.authorization.policy import Verb
 from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
@@ -116,6 +116,7 @@ class ScheduleRoutes:
 def _check(body: schedule_schemas.NewSchedule) -> None:
     run = body.run
     check_body(run)
+    check_arguments(run)
     if run.selector is UNSET:
         raise InvalidRequest(
             "agents are selected at each start: expected a selector, and no agents", field="run.agents"
