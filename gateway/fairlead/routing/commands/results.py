@@ -80,11 +80,8 @@ class ResultReader:
                     if self._followers.released and follow and known:
                         yield ResultsUpdate([], more=at)  # any other node has the rest
                         return
-                    try:
-                        page = await self._page(command, at, follow, known, confirmed=offset, told=told)
-                    except BusUnavailable:
-                        if not follow or not await wait_for_redis(self._store, OUTAGE):
-                            raise
+                    page = await self._page_or_outage(command, at, follow, known, offset, told)
+                    if page is None:
                         continue
                     known = True
                     if page.results:
@@ -110,6 +107,17 @@ class ResultReader:
                     yield ResultsUpdate([])
                 if not await follower.wait(poll):
                     yield ResultsUpdate([])
+
+    async def _page_or_outage(
+        self, command: str, at: int, follow: bool, known: bool, confirmed: int, told: Sequence[bytes]
+    ) -> ResultPage | None:
+        """As `_page`; None if Redis was away and answers again."""
+        try:
+            return await self._page(command, at, follow, known, confirmed, told=told)
+        except BusUnavailable:
+            if not follow or not await wait_for_redis(self._store, OUTAGE):
+                raise
+            return None
 
     async def check(self, command: str, offset: int) -> None:
         """Raise what `read` would raise at once, before any of the response is sent."""
