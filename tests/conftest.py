@@ -31,6 +31,26 @@ PLATFORM = {"authorization": "Bearer development-platform-token"}
 Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
 
 
+class FailedTests:
+    """Names each failed test at once: a whole run takes half an hour, and its own report comes at its end."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            message = str(getattr(getattr(report.longrepr, "reprcrash", None), "message", ""))
+            self._reporter.ensure_newline()
+            self._reporter.write_line(f"FAILED {report.nodeid} ({report.when}): {' '.join(message.split())[:300]}")
+
+
+@pytest.hookimpl(trylast=True)  # after the reporter is made
+def pytest_configure(config: pytest.Config) -> None:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:  # the processes of a run in parallel have none
+        config.pluginmanager.register(FailedTests(reporter), "failed_tests")
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """List what was skipped with one line for each reason instead of each test, so that failures stay visible."""
     skipped = terminalreporter.getreports("skipped")
