@@ -19,10 +19,8 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from fairlead.carrier.accept.server_sockets import ACCEPTED_WHEN_BUSY, seconds_in_kernel
 from fairlead.carrier.attach import attach
-from fairlead.carrier.http_server import link_acceptor
-from fairlead.carrier.http_server.admission import Abortable, Admission
+from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.link_acceptor import DirectEndpoint, LinkRefusal
 from fairlead.carrier.http_server.response import Headers
 from fairlead.carrier.http_server.uvicorn_server import Server, config
@@ -54,9 +52,9 @@ class Site:
                 Route("/page", self._page, methods=["GET", "POST"]),
             ]
         )
-        self.options = {"epoll": True, "direct": DirectEndpoint(b"/link", self.take)}
+        self.options = {"epoll": True, "direct": DirectEndpoint(b"/link", self._take)}
 
-    def take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
+    def _take(self, scope: Mapping[str, Any]) -> tuple[RecordingListener, str | None, Headers] | LinkRefusal | None:
         self.scopes.append(scope)
         if not self.takes:
             return self.refusal
@@ -112,69 +110,6 @@ async def test_what_the_endpoint_refuses_is_answered_at_once(serve_on: Serve, si
         assert await raw.body() == b"busy\n"
     assert (len(site.scopes), site.direct, site.attached, len(admission)) == (2, [], [], 0)
     assert site.scopes[0]["client"][0] == "127.0.0.1"
-
-
-class CountingAdmission(Admission):
-    """Counts the connections that were accepted."""
-
-    accepted = 0
-
-    def add(self, transport: Abortable, key: str) -> None:
-        self.accepted += 1
-        super().add(transport, key)
-
-
-async def accepted_at_once(serve_on: Serve, site: Site, available: bool) -> int:
-    """How many of 24 connections that wait are accepted at once at most, by a server that refuses all of them."""
-    site.takes, site.refusal = False, LinkRefusal(503, [], b"busy\n")
-    admission = CountingAdmission()
-    direct = DirectEndpoint(b"/link", site.take, lambda: available)
-    port = await serve_on(site.app, admission=admission, **{**site.options, "direct": direct})
-    clients, most = [], 0
-    try:
-        for _ in range(24):
-            clients.append(socket.create_connection(("127.0.0.1", port)))
-            clients[-1].sendall(RawClient.request("/link"))
-        async with asyncio.timeout(20):
-            while admission.accepted < 24:
-                before = admission.accepted
-                await asyncio.sleep(0)
-                most = max(most, admission.accepted - before)
-        await until(lambda: len(site.scopes) == 24)
-        for client in clients:
-            client.settimeout(20)
-            assert b" 503 " in await asyncio.to_thread(client.recv, 100)
-    finally:
-        for client in clients:
-            client.close()
-    return most
-
-
-async def test_a_busy_server_accepts_few_at_once(serve_on: Serve, site: Site) -> None:
-    assert await accepted_at_once(serve_on, site, available=False) == ACCEPTED_WHEN_BUSY
-
-
-async def test_a_server_that_takes_links_accepts_many_at_once(serve_on: Serve, site: Site) -> None:
-    assert await accepted_at_once(serve_on, site, available=True) > ACCEPTED_WHEN_BUSY
-
-
-async def test_a_busy_server_accepts_at_once_what_has_waited_long(
-    serve_on: Serve, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link_acceptor, "LONGEST_IN_KERNEL", 0.0)
-    assert await accepted_at_once(serve_on, site, available=False) > ACCEPTED_WHEN_BUSY
-
-
-async def test_the_time_in_the_kernel_is_counted_from_what_was_sent() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        socket.create_connection(listening.getsockname()) as client,
-        listening.accept()[0] as sock,
-    ):
-        await until(lambda: seconds_in_kernel(sock) > 0.1)
-        client.sendall(b"x")
-        await until(lambda: seconds_in_kernel(sock) < 0.1)
-        assert sock.recv(1) == b"x"
 
 
 async def test_a_refused_peer_that_has_left_leaves_nothing_behind(serve_on: Serve, site: Site, dial: Dial) -> None:

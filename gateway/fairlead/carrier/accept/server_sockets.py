@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -21,20 +20,8 @@ from fairlead.carrier.epoll.poller_socket import READABLE
 
 ACCEPTED_AT_ONCE: Final = 32
 """The most connections that are accepted before open connections get their turn. Each takes some 10 µs."""
-ACCEPTED_WHEN_BUSY: Final = 4
-"""The same while this process takes no links. What is accepted is refused then, which costs a third of a link, and
-agents that were accepted before wait meanwhile."""
-LONGEST_IN_KERNEL: Final = 3.0
-"""Seconds. A process that takes no links accepts at full speed what has waited in the kernel for so long: whoever waits
-there is not answered, and gives up in the end."""
 ASIDE: Final = PATIENCE
 """Seconds for which a process steps aside at most: it then knows whether the others have reacted."""
-
-
-def seconds_in_kernel(sock: socket.socket) -> float:
-    """How long what a client sent has waited for its connection to be accepted; `sock` is that of the connection."""
-    tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 56)
-    return int.from_bytes(tcp_info[52:56], sys.byteorder) / 1000  # tcpi_last_data_recv
 
 
 class ServerSockets:

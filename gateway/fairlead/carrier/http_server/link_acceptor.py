@@ -21,12 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from fairlead.carrier.accept.accept_share import UNAVAILABLE
-from fairlead.carrier.accept.server_sockets import (
-    ACCEPTED_WHEN_BUSY,
-    LONGEST_IN_KERNEL,
-    ServerSockets,
-    seconds_in_kernel,
-)
+from fairlead.carrier.accept.server_sockets import ServerSockets
 from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.poller_socket import READABLE
@@ -157,7 +152,6 @@ class LinkAcceptor:
     def _accept(self, listening: socket.socket, most: int) -> int:
         """Accept some of the connections that wait; returns how many."""
         family, kind, protocol = int(listening.family), int(listening.type), listening.proto
-        busy = self._endpoint is not None and not self._endpoint.available()
         for accepted in range(most):
             try:
                 # `socket.accept` without the enumerations of its attributes, which take a third of its time.
@@ -177,8 +171,6 @@ class LinkAcceptor:
                 sock.close()
                 self._pause_accepting(error)
                 return accepted
-            if busy and accepted + 1 >= ACCEPTED_WHEN_BUSY and seconds_in_kernel(sock) < LONGEST_IN_KERNEL:
-                return accepted + 1
         return most
 
     def _await_request(self, sock: socket.socket, client: tuple[str, int]) -> None:
