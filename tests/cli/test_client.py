@@ -124,7 +124,7 @@ async def test_one_idempotency_key_is_one_command(fleet: CliFleet) -> None:
             assert await two.wait() == one.end
         assert two.id == one.id
         with pytest.raises(IdempotencyConflict):
-            async with client.command("web-1", "exec", key="a-key-of-this-test"):
+            async with client.command("web-1", "sys.info", {"other": 1}, key="a-key-of-this-test"):
                 pass
 
 
@@ -137,7 +137,7 @@ async def test_client_raises_the_projects_errors(fleet: CliFleet) -> None:
             await client.agent("nobody")
         assert unknown.value.details["status"] == 404
         with pytest.raises(AgentUnknown):
-            async with client.command("nobody", "exec"):
+            async with client.command("nobody", "sys.info"):
                 pass
         with pytest.raises(CommandUnknown):
             await client.cancel(UNKNOWN)
@@ -148,7 +148,7 @@ async def test_client_raises_the_projects_errors(fleet: CliFleet) -> None:
             [one async for one in client.agents("env in (")]
         assert wrong.value.details["field"] == "selector"
         with pytest.raises(InvalidRequest, match="deadline"):
-            async with client.command("web-1", "exec", deadline=0):
+            async with client.command("web-1", "sys.info", deadline=0):
                 pass
     with pytest.raises(InvalidRequest, match="http://"):
         Client("gateway:8081", TOKEN)

@@ -98,9 +98,9 @@ async def whoami_through_a_new_connection(gateway: GatewayProcess, agent: str) -
         body = {"agent": agent, "method": "whoami", "payload": {"me": agent}}
         command = (await http.post("/v1/commands", json=body)).json()["id"]
     async with plain_client(base_url=gateway.api, headers=PLATFORM, timeout=30) as http:
-        await http.get(f"/v1/commands/{command}/results")  # follows to the end
+        followed = await http.get(f"/v1/commands/{command}/results?follow=true")
         row = (await http.get(f"/v1/commands/{command}")).json()
-    assert row["state"] == "ok", row
+    assert row["state"] == "ok", (followed.status_code, followed.text, row)
 
 
 def family(gateway: GatewayProcess) -> list[psutil.Process]:

@@ -67,7 +67,7 @@ async def online(fleet: RunFleet, node: int = 0) -> None:
 
 
 async def begun(fleet: RunFleet, **body: object) -> str:
-    return await asyncio.to_thread(lambda: fleet.begin(0, **body))
+    return await asyncio.to_thread(lambda: fleet.begin(0, **{"payload": {"argv": ["x"]}} | body))
 
 
 def outcomes(ended: dict[str, Any]) -> set[tuple[str, str | None, int]]:
@@ -82,7 +82,7 @@ async def test_a_program_that_fails_is_a_failure_of_its_target_if_the_run_says_s
     await online(fleet)
     agents = list(EXITS)
     for size in (0, 4):
-        wanted = {"method": "exec", "agents": agents, "payload": {"size": size}}
+        wanted = {"method": "exec", "agents": agents, "payload": {"argv": ["x"], "size": size}}
         plain = await begun(fleet, **wanted)
         assert (await asyncio.to_thread(fleet.end, plain))["counts"] == {"ok": 5}
         run = await begun(fleet, **wanted, fail_on_exit=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Final
 
-MAX_DISCARDED: Final = 1 << 20
+MAX_DISCARDED: Final = 4 << 20
 """Bytes of a body that are read and discarded after the request has been answered, so that the answer is not lost in a
-reset. A longer rest ends the connection."""
+reset. A longer rest ends the connection. It is more than the API accepts of any body, so what is a little too large
+ends none."""
 MAX_CODED: Final = 16 << 10
 """Bytes of a chunked body that are parsed before its request has shown a valid token. The parser makes a call for each
 chunk, however small, and keeps a trailer of any length, so a read full of either would block the event loop."""
