@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -53,6 +54,23 @@ async def test_changed_facts_are_in_the_row_its_history_and_the_columns(
         changed |= change["facts"]
     assert changed == {
         "os.version": {"before": "9", "after": "12"}, "gone": {"before": "x", "after": None},
+        "new": {"before": None, "after": "1"},
+    }  # fmt: skip
+
+
+async def test_a_row_with_other_facts_than_its_node_knows_is_brought_up_to_date(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, redis_of: RedisOf, shared_valkey: EmbeddedValkey
+) -> None:
+    """A failover may bring back an older row while the link lasts."""
+    store, peer, fleet = await redis_of(shared_valkey), await dial(gateway), secrets.token_hex(4)
+    await peer.greet(facts={"fleet": fleet, "os": "linux"})
+    older = json.dumps({"fleet": fleet, "os": "bsd", "gone": "x"})
+    await store.submit("HSET", agent_key(peer.agent), "facts", older)
+    await peer.send(Facts({"new": "1"}))
+    await until(lambda: has_facts(api, peer.agent, {"fleet": fleet, "os": "linux", "new": "1"}))
+    assert await listed(api, f"fleet={fleet},os=linux,new,!gone") == [peer.agent]
+    assert (await api.agent(peer.agent))["fact_changes"][0]["facts"] == {
+        "os": {"before": "bsd", "after": "linux"}, "gone": {"before": "x", "after": None},
         "new": {"before": None, "after": "1"},
     }  # fmt: skip
 

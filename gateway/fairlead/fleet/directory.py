@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from fairlead.errors import FairleadError
 from fairlead.fleet import directory_replies, lua, schema
+from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory_replies import AgentOwner, Claimed, LabelsChanged, LastSeen, LimitReached, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.shards import SHARDS, agent_shard
@@ -114,12 +115,12 @@ class Directory:
         """Record that the notice of two holders of the agent's key was told, so that no claim gives it again."""
         return self._store.submit("HDEL", schema.agent_key(agent), "untold")
 
-    async def change_facts(self, told: Sequence[tuple[str, str, bytes]]) -> list[FairleadError | None]:
-        """Write other facts of agents: for each the agent, its session, and all its facts as JSON. Nothing is written
-        if another session has the agent. The answer has an error for each agent whose facts could not be written."""
+    async def change_facts(self, changes: Sequence[FactsChange]) -> list[FairleadError | None]:
+        """Write other facts of agents, or nothing for an agent that another session has. The answer has an error for
+        each agent whose facts could not be written."""
         calls = [
-            ((schema.agent_key(agent), schema.columns_key(agent_shard(agent))), (sid, facts))
-            for agent, sid, facts in told
+            ((schema.agent_key(one.agent), schema.columns_key(agent_shard(one.agent))), one.arguments())
+            for one in changes
         ]
         replies = await self._store.run_each(lua.CHANGE_FACTS, calls, priority=Priority.BACKGROUND)
         return [reply if isinstance(reply, FairleadError) else None for reply in replies]

@@ -16,6 +16,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ import uvloop
 
 from fairlead.fleet.columns.agent_columns import AgentColumns
 from fairlead.fleet.columns.column_builder import ColumnBuilder
+from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory import IN_ONE_CALL, Directory
 from fairlead.fleet.selector import Selector, parse
 from fairlead.shards import SHARDS
@@ -105,14 +107,17 @@ class Bench:
             await asyncio.gather(*claims)
         return ((await self.cpu())[0] - began) * 1e6 / len(numbers)
 
-    async def change(self, numbers: range, version: str) -> float:
+    async def change(self, numbers: range, before: str, version: str) -> float:
         """One fact of each, told on the link that the agent has."""
         began, _ = await self.cpu()
         for start in range(numbers.start, numbers.stop, AT_ONCE):
             told = [
-                (f"agent-{n:07d}", f"s{n:015x}", msgspec.json.encode(facts(n, version)))
+                FactsChange(
+                    f"agent-{n:07d}", f"s{n:015x}", msgspec.json.encode(facts(n, before)),
+                    msgspec.json.encode(facts(n, version)),
+                )
                 for n in range(start, min(start + AT_ONCE, numbers.stop))
-            ]
+            ]  # fmt: skip
             parts = [told[at : at + IN_ONE_CALL] for at in range(0, len(told), IN_ONE_CALL)]
             await asyncio.gather(*map(self._directory.change_facts, parts))
         return ((await self.cpu())[0] - began) * 1e6 / len(numbers)
@@ -185,8 +190,8 @@ async def run(agents: int, rows: bool, out: Path | None) -> None:
             changes["claim with the same facts"] = min([await bench.claim(some) for _ in range(REPEATED)])
             versions = [f"0.1.{n}" for n in range(1, REPEATED + 1)]
             changes["claim with one other fact"] = min([await bench.claim(some, version) for version in versions])
-            versions = [f"0.2.{n}" for n in range(REPEATED)]
-            changes["change of a fact"] = min([await bench.change(some, version) for version in versions])
+            versions = [f"0.1.{REPEATED}", *[f"0.2.{n}" for n in range(REPEATED)]]
+            changes["change of a fact"] = min([await bench.change(some, *pair) for pair in pairwise(versions)])
             changes["change of a label"] = min([await bench.label(some) for _ in range(REPEATED)])
             uses = [use for selector in SELECTORS for use in await bench.measure(selector)]
             await store.aclose()

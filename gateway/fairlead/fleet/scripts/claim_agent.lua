@@ -137,7 +137,9 @@ if row[11] ~= ARGV[5] or string.match(row[12] or '', '^%d+') ~= redis.pcall('HGE
 -- The functions are made here, because a claim that needs none of them should not pay for them.
 --include columns
 --include facts
-  keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], row[12], labels, lost)
+  local older = row[11] and row[11] ~= ARGV[5] and redis.call('HGET', KEYS[1], 'fact_changes')
+  local differing, all = difference(row[11], ARGV[5])
+  keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], differing, all, older, row[12], labels, lost)
 end
 redis.call('HSET', KEYS[1], unpack(set))
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',

@@ -117,13 +117,14 @@ local function place(columns, agent)
 end
 
 -- Brings the columns in step with the row of an agent. `placed` is its field `pos`, `changes` are those of its facts,
--- `facts` is the table of all that it has, and `labels` is JSON. Returns its new `pos` if it was in none of these columns.
+-- `facts` are all that it has, as a table or as JSON, and `labels` is JSON. Returns its new `pos` if it was in none of these columns.
 local function index_row(columns, row, placed, changes, facts, labels, lost)
   local gen, pos = position_of(placed)
   if gen and write_cells(columns, gen, pos, changes, {}) then return end
   local agent, set = string.match(row, '}:(.*)$'), nil
   changes = {'t', string.match(agent, '^/([^/]*)/') or '', 'x', lost and '1' or false}
   for key, value in pairs(cjson.decode(labels)) do add_change(changes, 'l.', key, value) end
+  if type(facts) == 'string' then facts = cjson.decode(facts) end
   for key, value in pairs(facts) do add_change(changes, 'f.', key, value) end
   gen, pos, set = place(columns, agent)
   write_cells(columns, gen, tonumber(pos), changes, set)

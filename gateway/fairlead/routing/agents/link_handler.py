@@ -99,12 +99,13 @@ class LinkHandler:
         self._delivery.input.credit_received(session, command)
 
     def facts_changed(self, session: Session, changes: Mapping[str, str | None]) -> None:
-        told = {**_decode_facts(session.identity.facts), **changes}
+        before = session.identity.facts
+        told = {**_decode_facts(before), **changes}
         known = {key: value for key, value in told.items() if value is not None}
         facts = msgspec.json.encode(known)
         if _within_limits(session, facts, known):
             session.keep_facts(facts)
-            self._registration.changed_facts.add(session)
+            self._registration.changed_facts.add(session, before)
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
         self._telemetry.rtt_reported(rtt_ms)

@@ -15,6 +15,7 @@ import random
 from typing import Final
 
 from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory import IN_ONE_CALL
 from fairlead.hub.session import Session
 from fairlead.routing.fleet_store import FleetStore
@@ -32,11 +33,13 @@ class ChangedFacts:
     def __init__(self, fleet: FleetStore) -> None:
         self._store = fleet.store
         self._directory = fleet.directory
-        self._waiting: dict[Session, None] = {}
+        self._waiting: dict[Session, bytes] = {}
+        """What waits, each with the facts that its row has, as far as this node knows."""
         self._added = asyncio.Event()
 
-    def add(self, session: Session) -> None:
-        self._waiting[session] = None
+    def add(self, session: Session, before: bytes) -> None:
+        """`before` are the facts, as JSON, that the session had until now."""
+        self._waiting.setdefault(session, before)
         self._added.set()
 
     async def run(self) -> None:
@@ -52,22 +55,24 @@ class ChangedFacts:
                 await asyncio.sleep(IN_ONE_CALL / RATE)
             part = []
             for session in sessions[at : at + IN_ONE_CALL]:
-                self._waiting.pop(session, None)
-                if session.ready:
-                    part.append(session)
+                before = self._waiting.pop(session, None)
+                if before is not None and session.ready:
+                    part.append((session, before))
             if part:
                 await self._write_some(part)
 
-    async def _write_some(self, sessions: list[Session]) -> None:
+    async def _write_some(self, part: list[tuple[Session, bytes]]) -> None:
         errors: list[FairleadError | None]
+        known = [(session.agent, session.identity, before) for session, before in part]
         try:
-            known = [(session.agent, session.identity) for session in sessions]
-            errors = await self._directory.change_facts([(agent, one.sid, one.facts) for agent, one in known])
+            errors = await self._directory.change_facts(
+                [FactsChange(agent, one.sid, before, one.facts) for agent, one, before in known]
+            )
         except BusUnavailable as e:
-            errors = [e] * len(sessions)
-        for session, error in zip(sessions, errors, strict=True):
+            errors = [e] * len(part)
+        for (session, before), error in zip(part, errors, strict=True):
             if isinstance(error, BusUnavailable):
-                self.add(session)
+                self.add(session, before)
             elif error is not None:  # the row is of another type: comparing links with their rows mends it
                 logger.warning("the changed facts of %s could not be written: %s", session.agent, error)
         if any(isinstance(error, BusUnavailable) for error in errors):
