@@ -87,7 +87,7 @@ async def test_events_are_delivered_signed_and_chosen(
         assert first.headers["content-type"] == "application/cloudevents+json"
         assert {**first.event, "offset": ""} == {
             "specversion": "1.0", "id": "e-1", "source": "/v1/agents/web-1", "type": "disk.full", "agent": "web-1",
-            "offset": "", "time": "2026-01-01T00:00:00.000+00:00", "datacontenttype": "application/json",
+            "offset": "", "time": "2026-01-01T00:00:00.000Z", "datacontenttype": "application/json",
             "data": {"free": 5},
         }  # fmt: skip
         assert first.signed_by(SECRETS[0])

@@ -75,7 +75,7 @@ async def test_an_event_is_a_cloud_event(gateway: GatewayProcess, api: GatewayAp
     assert first["id"].startswith(f"{agent.agent}-disk.full-")
     assert {**first, "id": "", "offset": ""} == {
         "specversion": "1.0", "id": "", "source": f"/v1/agents/{agent.agent}", "type": "disk.full",
-        "time": "2026-01-01T00:00:00.000+00:00", "datacontenttype": "application/json", "data": {"free": 5},
+        "time": "2026-01-01T00:00:00.000Z", "datacontenttype": "application/json", "data": {"free": 5},
         "agent": agent.agent, "offset": "",
     }  # fmt: skip
     assert second["data_base64"] == "/wA="

@@ -29,7 +29,8 @@ def cloud_event(event: StoredEvent) -> dict[str, Any]:
         "offset": str(event.position),
     }
     if 0 < event.at <= LATEST:
-        about["time"] = datetime.fromtimestamp(event.at / 1000, UTC).isoformat(timespec="milliseconds")
+        at = datetime.fromtimestamp(event.at / 1000, UTC)
+        about["time"] = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")  # as all times of the API
     if not event.payload:
         return about
     try:
