@@ -95,6 +95,8 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.commands.lists
 	$(PY) -m bench.commands.selectors
 	$(PY) -m bench.commands.runs --ssh 200
+	$(PY) -m bench.commands.contents
+	$(PY) -m bench.commands.events
 	$(PY) -m bench.commands.tracing
 	$(PY) -m bench.commands.signatures
 	$(PY) -m bench.store_sizes

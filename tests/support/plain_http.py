@@ -26,6 +26,10 @@ def plain_post(url: str, **options: Any) -> httpx2.Response:
     return httpx2.post(url, verify=False, trust_env=False, **options)
 
 
+def plain_put(url: str, **options: Any) -> httpx2.Response:
+    return httpx2.put(url, verify=False, trust_env=False, **options)
+
+
 def plain_patch(url: str, **options: Any) -> httpx2.Response:
     return httpx2.patch(url, verify=False, trust_env=False, **options)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import random
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import pytest
 
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
-from support.plain_http import plain_get, plain_post
+from support.plain_http import plain_get, plain_post, plain_put
 
 if TYPE_CHECKING:
     from swarm.conftest import MakeSwarm, MakeSwarmGateway
@@ -26,15 +28,32 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
 PLATFORM = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}", "accept": "application/x-ndjson"}
+OCTETS = {"content-type": "application/octet-stream"}
 
 
-def run(api: str, agent: str, method: str, payload: object) -> tuple[bytes, dict[str, object]]:
+def run(api: str, agent: str, method: str, payload: object, **more: object) -> tuple[bytes, dict[str, Any]]:
     """One command: its output and its end."""
-    body = {"agent": agent, "method": method, "payload": payload, "deadline": 20}
+    body = {"agent": agent, "method": method, "payload": payload, "deadline": 20, **more}
     answer = plain_post(f"{api}/v1/commands", json=body, headers=PLATFORM, timeout=30)
     assert answer.status_code == 200, answer.text
     lines = [json.loads(line) for line in answer.text.splitlines() if line not in ("", "{}")]
     return "".join(line.get("text", "") for line in lines).encode(), lines[-1]["end"]
+
+
+def test_simulated_agents_read_the_content_of_a_script(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+    one = swarm(gateway.link, "--agents=3", "--rate=300", "--id-prefix=script")
+    one.until_holding()
+    content = random.Random(1).randbytes(300_000)  # several chunks, and more than a window
+    digest = hashlib.sha256(content).hexdigest()
+    stored = plain_put(f"{gateway.api}/v1/contents/{digest}", content=content, headers=PLATFORM | OCTETS)
+    assert stored.is_success, stored.text
+    for _ in range(2):  # nothing is kept
+        arguments = {"digest": digest, "size": len(content)}
+        output, end = run(gateway.api, "script-1", "script", arguments, content=digest)
+        assert (len(output), end["state"]) == (64, "ok")
+    arguments = {"digest": "0" * 64, "size": len(content)}
+    _, end = run(gateway.api, "script-2", "script", arguments, content=digest)
+    assert (end["state"], end["error"]["code"]) == ("failed", "content_mismatch"), end
 
 
 def test_idle_agents_connect_send_heartbeats_answer_and_leave(gateway: ServeProcess, swarm: MakeSwarm) -> None:

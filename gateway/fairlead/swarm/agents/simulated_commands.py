@@ -3,12 +3,14 @@
 Created by its agent with the first command or event, so that it costs an idle agent nothing. The outbox and the link's
 state machine are those of the SDK: what was not stored is sent again on the next link, ids are remembered, and output
 stays within its credit. Only the methods are simulated: `echo` returns its payload, any other method outputs as many
-bytes as requested and ends with exit code 0. None of them reads input.
+bytes as requested and ends with exit code 0. `script` asks for the content that its arguments name, reads it, compares
+it with the digest, and keeps nothing; no other method reads input.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
@@ -23,9 +25,12 @@ from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import (
     Ack,
     Cancel,
+    Chunk,
     Cmd,
+    Credit,
     End,
     EndState,
+    Error,
     Event,
     FromGateway,
     Numbered,
@@ -58,15 +63,32 @@ class CommandOwner(Protocol):
 
 
 class SimulatedCommand:
-    """One command and its remaining output."""
+    """One command, the content that it awaits before anything else, and its remaining output."""
 
-    __slots__ = ("piece", "rest", "stream", "timer")
+    __slots__ = ("digest", "hash", "piece", "rest", "stream", "timer")
 
-    def __init__(self, stream: CommandStream, pieces: Iterator[bytes]) -> None:
+    def __init__(self, stream: CommandStream, pieces: Iterator[bytes], digest: str) -> None:
         self.stream = stream
         self.rest = pieces
         self.piece = next(pieces, None)
         self.timer: asyncio.TimerHandle | None = None
+        self.digest = digest
+        """The SHA-256 of the content, in hexadecimal; empty if there is none, or it was read."""
+        self.hash = hashlib.sha256() if digest else None
+
+    def read(self) -> Error | None:
+        """Take what has come of the content. Returns an error if all has come and it is another one."""
+        while self.stream.input:
+            data, credit = self.stream.take()
+            if credit is not None:  # `settle` grants all at once
+                self.stream.unsettled(credit.bytes)
+            if self.hash is not None:
+                self.hash.update(data)
+        if self.hash is None or not self.stream.input_ended:
+            return None
+        came, wanted = self.hash.hexdigest(), self.digest
+        self.digest, self.hash = "", None
+        return None if came == wanted else Error("content_mismatch", f"the content has digest {came}, not {wanted}")
 
 
 class SimulatedCommands:
@@ -83,8 +105,8 @@ class SimulatedCommands:
         self.link.ready, self.link.window = ready, window
 
     def relink(self) -> None:
-        """Start again on another connection, or on none. No command reads input, so on the new link input starts at
-        chunk 0.
+        """Start again on another connection, or on none. On the new link input starts at chunk 0, and a content has to
+        be asked for again.
         """
         self._queue.clear()
         self.link = AgentLink(self.outbox)
@@ -102,6 +124,8 @@ class SimulatedCommands:
             self._accept(message)
         elif isinstance(message, Cancel) and message.id in self._running:
             self._end(message.id, "cancelled")
+        elif isinstance(message, Chunk | End) and (running := self._running.get(message.id)) and running.digest:
+            self._read(running)
         self._queue.extend(self.link.released)
         self.link.released.clear()
         self.pump()
@@ -132,6 +156,20 @@ class SimulatedCommands:
             self.outbox.finished(command)
             self._forget(command)
         self._queue.extend(again)
+        for running in self._running.values():
+            if running.digest:
+                self._grant(running.stream.ask())
+
+    def _read(self, running: SimulatedCommand) -> None:
+        error = running.read()
+        if error is not None:
+            self._end(running.stream.command, "error", error)
+        elif running.digest:
+            self._grant(running.stream.settle())
+
+    def _grant(self, credit: Credit | None) -> None:
+        if credit is not None and self._owner.connection is not None:
+            self._owner.connection.send(self._owner.codec.encode(credit))
 
     def _accept(self, cmd: Cmd) -> None:
         if self.outbox.known(cmd.id):
@@ -141,7 +179,12 @@ class SimulatedCommands:
         self._owner.counters.commands += 1
         self._queue.append(Ack(id=cmd.id))
         stream = self.outbox.opened(cmd, self.link.window)
-        running = self._running[cmd.id] = SimulatedCommand(stream, _output(cmd, self._owner.output))
+        arguments = _read_payload(cmd)
+        digest = arguments.digest if cmd.method == "script" else ""
+        pieces = _output(cmd, arguments.bytes or self._owner.output)
+        running = self._running[cmd.id] = SimulatedCommand(stream, pieces, digest)
+        if digest:
+            self._grant(stream.ask())
         if cmd.deadline == 0:
             self._end(cmd.id, "timeout")
             return
@@ -151,10 +194,12 @@ class SimulatedCommands:
             running.timer = loop.call_later(cmd.deadline / 1000, self._end, cmd.id, "timeout")
 
     def _produce(self) -> bool:
-        """Queue one more chunk or end; False when all wait for credit, or nothing runs."""
+        """Queue one more chunk or end; False when all wait for credit or a content, or nothing runs."""
         if not self.link.ready:
             return False
         for command, running in self._running.items():
+            if running.digest:
+                continue
             if running.piece is None:
                 self._end(command, "ok")
                 return True
@@ -165,12 +210,12 @@ class SimulatedCommands:
                 return True
         return False
 
-    def _end(self, command: str, state: EndState) -> None:
+    def _end(self, command: str, state: EndState, error: Error | None = None) -> None:
         stream = self._running[command].stream
         self._forget(command)
         self.outbox.finished(command)
         held = bool(stream.held)
-        end: End = stream.end(state, EXITED if state == "ok" else b"")
+        end: End = stream.end(state, EXITED if state == "ok" else b"", error)
         if self.link.ready and not held:
             self._queue.append(end)
         if state != "ok":
@@ -187,10 +232,7 @@ def _output(cmd: Cmd, size: int) -> Iterator[bytes]:
         for start in range(0, len(cmd.payload), CHUNK_BYTES):
             yield cmd.payload[start : start + CHUNK_BYTES]
         return
-    try:
-        size = min(MOST_OUTPUT, msgspec.json.decode(cmd.payload, type=_Payload).bytes or size)
-    except msgspec.MsgspecError:
-        pass  # arguments of another method
+    size = min(MOST_OUTPUT, size)
     for start in range(0, size, CHUNK_BYTES):
         yield TEXT[: min(CHUNK_BYTES, size - start)]
 
@@ -199,3 +241,11 @@ class _Payload(msgspec.Struct):
     """The members of a payload that simulated methods understand."""
 
     bytes: int = 0
+    digest: str = ""
+
+
+def _read_payload(cmd: Cmd) -> _Payload:
+    try:
+        return msgspec.json.decode(cmd.payload, type=_Payload)
+    except msgspec.MsgspecError:
+        return _Payload()  # arguments of another method
