@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from typing import Any
 
 import pytest
 
-from fairlead.wire.messages import Ack, Chunk, Cmd, End
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End
 
-from support.gateway.platform_api import GatewayApi
-from support.gateway.process import GatewayProcess
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
+
+LARGE = bytes(64 << 10)
+"""As much as one chunk may have."""
 
 
 async def begin(api: GatewayApi, agents: list[str], **more: object) -> str:
@@ -49,6 +56,20 @@ async def answer(peer: ScriptedAgent, command: str, **end: Any) -> None:
     """One line of output and an end."""
     await peer.send(Ack(id=command), Chunk(id=command, n=0, kind="stdout", payload=b"well"))
     await peer.send(End(id=command, total=1, **end))
+
+
+async def answer_within_credit(peer: ScriptedAgent, pieces: list[bytes]) -> str:
+    """Output of any size and an end, as an agent sends it that heeds its credit. Returns the id of the command."""
+    command = await peer.command()
+    await peer.send(Ack(id=command.id))
+    left = command.credit
+    for n, piece in enumerate(pieces):
+        while left < len(piece):
+            left += (await peer.expect(Credit)).bytes
+        await peer.send(Chunk(id=command.id, n=n, kind="stdout", payload=piece))
+        left -= len(piece)
+    await peer.send(End(id=command.id, total=len(pieces)))
+    return command.id
 
 
 async def test_a_target_that_answers_twice_has_one_result_and_cannot_take_it_back(
@@ -145,3 +166,43 @@ async def test_the_threshold_is_met_in_mid_flight_and_what_is_under_way_ends_as_
     found = await ended(api, run)
     assert found["state"] == "aborted"
     assert found["counts"] == {"failed": 2, "ok": 6 - counts["not_started"], "not_started": counts["not_started"]}
+
+
+async def test_targets_with_more_output_than_is_kept_end_well_and_are_told_as_truncated(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """Two that differ in what was dropped are not said to have the same output, or another."""
+    gateway = make_gateway(own_valkey.url, "--output-limit", str(16 * len(LARGE)))
+    api, peers = api_of(gateway), await linked(dial, gateway, 4)
+    run = await begin(api, [peer.agent for peer in peers])
+    outputs = [[LARGE] * 24, [LARGE] * 24, [LARGE] * 23 + [b"another end"], [LARGE] * 8]
+    commands = await asyncio.gather(*map(answer_within_credit, peers, outputs))
+    found = await ended(api, run)
+    assert (found["state"], found["counts"]) == ("done", {"ok": 4})
+    assert sorted((one["count"], one["digest"] is None) for one in found["outcomes"]) == [(1, False), (3, True)]
+    lines = [json.loads(raw) for raw in (await api.http.get(f"/v1/runs/{run}/results")).text.splitlines()]
+    assert [line["truncated"] for line in lines[:-1]] == [True] * 4, "each has more than the run's stream shows"
+    for command, kept, truncated in zip(commands, (16, 16, 16, 8), (True, True, True, False), strict=True):
+        *results, last = await api.lines(command)
+        assert (len(results), last["end"]["truncated"]) == (kept, truncated)
+
+
+async def test_a_target_that_sends_more_than_it_has_credit_for_ends_at_its_deadline(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """Its link is closed for that, so its end never comes."""
+    gateway = make_gateway(own_valkey.url)
+    api, (honest, greedy) = api_of(gateway), await linked(dial, gateway, 2)
+    run = await begin(api, [honest.agent, greedy.agent], deadline=15)
+    await answer_within_credit(honest, [LARGE] * 24)
+    command = await greedy.command()
+    os.kill(own_valkey.pid, signal.SIGSTOP)  # nothing is stored meanwhile, so no credit is granted
+    try:
+        chunks = [Chunk(id=command.id, n=n, kind="stdout", payload=LARGE) for n in range(5)]
+        assert sum(len(chunk.payload) for chunk in chunks) > command.credit
+        await greedy.send(Ack(id=command.id), *chunks, End(id=command.id, total=5))
+        assert await greedy.close_code() == 4500
+    finally:
+        os.kill(own_valkey.pid, signal.SIGCONT)
+    found = await ended(api, run)
+    assert (found["state"], found["counts"]) == ("done", {"ok": 1, "timeout": 1})

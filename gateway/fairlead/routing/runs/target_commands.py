@@ -42,8 +42,8 @@ COMPARED_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TargetEnd:
-    """How the command of a target ended. `digest` is the digest of all its output, or "" if it wrote none or more than
-    is compared."""
+    """How the command of a target ended. `digest` is the digest of all its output, or "" if it wrote none, more than is
+    compared, or more than was kept."""
 
     state: TargetState
     code: str
@@ -212,8 +212,8 @@ class TargetCommands:
         if isinstance(page, OutOfRange) or page.ended is None:
             return False
         _add(compared, page)
-        digest = "" if compared.size > COMPARED_BYTES else compared.digest(page.ended.targets[0].ending)
-        return _ended(page.ended, digest)
+        whole = not page.ended.truncated and compared.size <= COMPARED_BYTES
+        return _ended(page.ended, compared.digest(page.ended.targets[0].ending) if whole else "")
 
 
 def _add(compared: OutputDigest, page: ResultPage) -> None:
