@@ -15,6 +15,7 @@ import pytest
 
 from fairlead.audit.records import LINKS_CLOSED
 from fairlead.audit.verification import read_lines
+from fairlead.fleet.runs.keys import OPEN_RUNS
 from fairlead.fleet.tokens.enrolment_tokens import EnrolmentTokens
 from fairlead.fleet.tokens.service_tokens import ServiceToken, ServiceTokens
 from fairlead.fleet.tokens.tenant_share import token_share
@@ -39,9 +40,10 @@ QUOTAS = ROLES.replace(
 
 class TwoTenants:
     def __init__(
-        self, nodes: list[GatewayProcess], acme: TenantFleet, globex: TenantFleet, platform: GatewayApi
-    ) -> None:
-        self.nodes, self.acme, self.globex, self.platform = nodes, acme, globex, platform
+        self, nodes: list[GatewayProcess], valkey: EmbeddedValkey, acme: TenantFleet, globex: TenantFleet,
+        platform: GatewayApi,
+    ) -> None:  # fmt: skip
+        self.nodes, self.valkey, self.acme, self.globex, self.platform = nodes, valkey, acme, globex, platform
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ async def two(
     nodes = [make_gateway(own_valkey.url, *flags, name=name) for name in ("node-1", "node-2")]
     store = await redis_of(own_valkey)
     acme, globex = [await found_fleet(tenant, nodes[0], store, api_of) for tenant in ("acme", "globex")]
-    yield TwoTenants(nodes, acme, globex, api_of(nodes[0]))
+    yield TwoTenants(nodes, own_valkey, acme, globex, api_of(nodes[0]))
     await acme.site.aclose()
     await globex.site.aclose()
 
@@ -177,6 +179,32 @@ async def test_runs_and_agents_are_limited(two: TwoTenants) -> None:
         return (await two.acme.boss.http.post("/v1/runs", json=run)).status_code == 202
 
     await until(room)
+
+
+async def test_a_run_that_has_ended_takes_nothing_of_the_quota_any_more(two: TwoTenants, redis_of: RedisOf) -> None:
+    """Neither if its post is repeated, nor if its owner died before it could give the place back."""
+    peer = await two.acme.link("web-1")
+    body, key = {"agents": ["web-1"], "method": "work", "deadline": 600}, {"idempotency-key": "once"}
+    run = (await two.acme.boss.http.post("/v1/runs", json=body, headers=key)).json()["id"]
+    cmd = await peer.expect(Cmd)
+    await peer.send(Ack(id=cmd.id), End(id=cmd.id, total=0))
+
+    async def used() -> int:
+        listed = (await two.platform.http.get("/v1/tenants")).json()["tenants"]
+        return int(next(one for one in listed if one["name"] == "acme")["run_concurrency"])
+
+    async def nothing_used() -> bool:
+        return await used() == 0
+
+    await until(nothing_used)
+    again = await two.acme.boss.http.post("/v1/runs", json=body, headers=key)
+    assert (again.status_code, again.json()["id"]) == (202, run)
+    await until(nothing_used)
+    store = await redis_of(two.valkey)
+    await store.submit("HSET", "fl1:tenant_use:{acme}", f"run:{run}", "1 till 4102444800000")
+    assert await used() == 1
+    await store.submit("ZADD", OPEN_RUNS, 0, run)
+    await until(nothing_used)
 
 
 async def test_events_of_one_tenant_push_out_none_of_another(two: TwoTenants) -> None:

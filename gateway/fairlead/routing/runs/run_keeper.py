@@ -99,9 +99,17 @@ class RunKeeper:
             if isinstance(taken, TakenRun):
                 await self._take_over(run, taken)
             elif taken is None:
-                await services.runs.close(run)
+                await self._forget(run)
             else:
                 await services.runs.open(run, taken)
+
+    async def _forget(self, run: str) -> None:
+        """A run is over, or gone: its owner could not say so any more, or Redis was away."""
+        services = self._services
+        row = await services.runs.read(run)
+        if row is not None:
+            services.tenants.run_ended(row.terms.tenant, run)
+        await services.runs.close(run)
 
     async def _take_over(self, run: str, taken: TakenRun) -> None:
         runs = self._services.runs

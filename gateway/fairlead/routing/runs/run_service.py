@@ -14,6 +14,7 @@ import msgspec
 from fairlead.bus.doorbell import ResultsAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
+    BusUnavailable,
     IdempotencyConflict,
     InvalidRequest,
     NotAnswered,
@@ -101,12 +102,23 @@ class RunService:
                 "and so does the same post under the same Idempotency-Key",
                 id=run,
             ) from e
+        except BusUnavailable:
+            await self._uncount(terms.tenant, run)
+            raise
         if taken is None:
             await self._check_same(run, terms)
+            await self._uncount(terms.tenant, run)
             return run, True
         owned = OwnedRun(run, terms, payload, list(agents), taken.gen, taken.until, 0)
         self._keeper.begin(owned, RunPlan(terms.pace, bytearray(b"w" * len(agents)), late=terms.late))
         return run, False
+
+    async def _uncount(self, tenant: str, run: str) -> None:
+        """A post has counted a run for the quota and has not begun it: undo that, unless it goes on since an earlier
+        post. Raises BusUnavailable."""
+        row = await self._runs.read(run)
+        if row is None or row.ended:
+            self._tenants.run_ended(tenant, run)
 
     async def _bind(self, key_digest: str, body_digest: str, run: str) -> str:
         """Bind the Idempotency-Key to `run`; returns the run to which it is bound. Raises IdempotencyConflict, and
