@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
@@ -64,10 +65,11 @@ class SimulatedAgent:
 
 
 class SimulatedFleet:
-    """Agents of one process, held by the `timer_wheel` of the caller."""
+    """Agents of one process, held by the `timer_wheel` of the caller. `trust` is for wss://."""
 
-    def __init__(self, url: str, token: str, timer_wheel: TimerWheel) -> None:
+    def __init__(self, url: str, token: str, timer_wheel: TimerWheel, trust: ssl.SSLContext | None = None) -> None:
         self._url = url
+        self._trust = trust
         self._headers = (("Authorization", f"Bearer {token}"),)
         self._timer_wheel = timer_wheel
         self._conn = 0
@@ -95,7 +97,7 @@ class SimulatedFleet:
         assert welcomed is not None
         await connect(
             self._url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,), headers=self._headers,
-            local_address=source,
+            ssl=self._trust, local_address=source,
         )  # fmt: skip
         async with asyncio.timeout(30):
             await welcomed

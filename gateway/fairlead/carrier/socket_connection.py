@@ -1,8 +1,8 @@
 """The server's end of an open WebSocket on a bare socket: the reader of frames, the connection and the polled socket in
 one object.
 
-`link_acceptor` and `websocket_upgrade` make one after the handshake. An idle link takes some 130 bytes here, and the
-garbage collector knows one object of it. There is no set of these connections either: the poller's table of
+`link_acceptor` and `websocket_upgrade` make one after the handshake. An idle link takes some 130 bytes here, in one
+object that the garbage collector does not know. There is no set of these connections either: the poller's table of
 descriptors is where they are found.
 """
 
@@ -16,6 +16,7 @@ from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.poller_socket import PolledSocket
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.garbage_collector import untrack
 from fairlead.wire.websocket import frames
 
 
@@ -67,6 +68,7 @@ class SocketConnection(PolledSocket, FramedConnection):
     ) -> None:
         FramedConnection.__init__(self, listener, context, deflate=deflate)
         self._attach(fd, poller)
+        untrack(self)
         poller.assign(fd, self)
         poller.entered()
 

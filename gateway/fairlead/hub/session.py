@@ -2,9 +2,10 @@
 
 A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`). It
 starts no task and keeps no message beyond those that are not stored yet. An idle session is this object, the name of
-its agent and one string of octets (see `link_identity`). Other layers change a session through its methods only. Its
-parts are base classes and not objects of their own, which would cost every idle link some hundred bytes: `GatewayLink`
-the state of the conversation, `PendingMessages` what is to be stored, `LinkTelemetry` what is measured.
+its agent and one string of octets (see `link_identity`), and the garbage collector does not know it. Other layers
+change a session through its methods only. Its parts are base classes and not objects of their own, which would cost
+every idle link some hundred bytes: `GatewayLink` the state of the conversation, `PendingMessages` what is to be stored,
+`LinkTelemetry` what is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import msgspec
 
 from fairlead.errors import ProtocolViolation
+from fairlead.garbage_collector import untrack
 from fairlead.hub.delivery_queue import DeliveryQueue
 from fairlead.hub.link_identity import (
     ISSUER_CHARACTERS,
@@ -63,6 +65,7 @@ class Session(LinkTelemetry):
         """`window` is the credit in bytes with which each command starts; `opening` has the timestamps of the link's
         opening."""
         super().__init__(handler, window, opening)
+        untrack(self)
         self.codec = codec
         self.agent = ""
         self._identity: LinkIdentity | bytes = UNKNOWN

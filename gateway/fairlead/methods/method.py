@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final, Literal
 
 import msgspec
@@ -119,6 +119,7 @@ def _schema(kind: type) -> dict[str, Any]:
     return {**found, "$defs": definitions} if definitions else found
 
 
+@cache  # also because msgspec leaves a reference cycle for each schema
 def _rule(kind: Any) -> str:
     """What a value has to be, in words."""
     schema = msgspec.json.schema(kind)

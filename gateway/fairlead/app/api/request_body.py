@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Raw, Struct, UnsetType
+from msgspec.structs import FieldInfo
 from starlette.requests import Request
 
 from fairlead.app.api.headers import find_header
@@ -92,7 +93,7 @@ def _names(kind: Any) -> tuple[bytes, ...] | None:
     found: list[bytes] = []
     for one in _choices(kind):
         if _is_struct(one):
-            for field in msgspec.structs.fields(one):
+            for field in _members(one):
                 inner = _names(field.type)
                 if inner is None:
                     return None
@@ -100,6 +101,12 @@ def _names(kind: Any) -> tuple[bytes, ...] | None:
         elif _is_map(one):
             return None
     return tuple(found)
+
+
+@cache
+def _members(kind: type[Struct]) -> tuple[FieldInfo, ...]:
+    """Each look at a type would leave a reference cycle of msgspec's own."""
+    return msgspec.structs.fields(kind)
 
 
 def _check_repeated(value: object, kind: Any, path: str = "") -> None:
@@ -113,7 +120,7 @@ def _check_repeated(value: object, kind: Any, path: str = "") -> None:
             raise MalformedBody(f"duplicate member {_shown(name)} of {path or 'the body'}: give it once")
         seen.add(name)
     if _is_struct(inner):
-        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
+        kinds = {field.encode_name: field.type for field in _members(inner)}
         for name, one in value:
             _check_repeated(one, kinds[name], _under(path, name))
 
@@ -129,7 +136,7 @@ def _blame(value: object, kind: Any, path: str = "") -> InvalidRequest:
 
 
 def _blame_member(value: dict[str, object], kind: type[Struct], path: str) -> InvalidRequest | None:
-    members = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    members = {field.encode_name: field for field in _members(kind)}
     for name in value:
         if name not in members:
             text = f"unknown member {_shown(name)} of {path or 'the body'}: expected {', '.join(members)}"
@@ -165,7 +172,7 @@ def _rule(kind: Any) -> str:
     if get_origin(bare) is Literal:
         return " or ".join(map(_shown, get_args(bare)))
     if _is_struct(bare):
-        return f"an object with {', '.join(field.encode_name for field in msgspec.structs.fields(bare))}"
+        return f"an object with {', '.join(field.encode_name for field in _members(bare))}"
     if _is_map(bare):
         return "an object" + (f" of at most {limits.max_length} members" if limits.max_length is not None else "")
     if get_origin(bare) is list:
