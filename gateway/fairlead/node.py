@@ -123,7 +123,7 @@ class Node:
         watch_links(metrics, self.hub, self.settings.capacity)
         watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
-        watch_redis(metrics, self._store, fleet.memory, self._inbox, self.membership)
+        watch_redis(metrics, fleet, self._inbox, self.membership)
         watch_tracing(metrics, self.tracing)
 
     @property

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from fairlead.fleet import commands
 from fairlead.fleet.command_record import StoredEnd
-from fairlead.fleet.failover.recent_steps import BYTES, COUNT, KEPT, RecentSteps, SentStep
+from fairlead.fleet.failover.recent_steps import (
+    BYTES,
+    KEPT,
+    STEP_BYTES,
+    AcceptedStep,
+    CancelStep,
+    EndedStep,
+    KeyStep,
+    RecentSteps,
+    SentStep,
+    StoredStep,
+)
 from fairlead.fleet.schema import TargetState
+from fairlead.store.reply import Arg
 
 MEBIBYTE = 1 << 20
+TERMS: tuple[Arg, ...] = (1_764_230_400_000, 3_600_000, "never", "all", 0)
 
 
 def _held(steps: RecentSteps) -> int:
@@ -24,7 +39,7 @@ def test_payloads_of_ends_count_like_chunks() -> None:
     for number in range(40):
         recent.results_stored(f"other-{number}", "agent", "memory", chunk)
         assert _held(recent) <= BYTES
-    assert recent.stored[-1].command == "other-39"
+    assert list(recent.stored)[-1].command == "other-39"
 
 
 def test_nothing_grows_old_while_redis_may_lack_it() -> None:
@@ -51,10 +66,13 @@ def test_nothing_grows_old_while_redis_may_lack_it() -> None:
 def test_steps_are_bounded_however_long_redis_is_away() -> None:
     recent = RecentSteps(lambda: 0.0)
     recent.settled = lambda: False
-    for number in range(COUNT + 10):
-        recent.sent(str(number), "agent", 1, "memory", 1)
-    kept = [step.command for step in recent if isinstance(step, SentStep)]
-    assert (len(kept), kept[-1]) == (COUNT, str(COUNT + 9))
+    about = bytes(MEBIBYTE)
+    for number in range(40):
+        recent.accepted(str(number), "agent", 0, 0, TERMS, about)
+        assert recent.size <= STEP_BYTES
+    kept = [step.command for step in recent if isinstance(step, AcceptedStep)]
+    assert kept == [str(number) for number in range(40 - len(kept), 40)]
+    assert len(kept) == STEP_BYTES // MEBIBYTE - 1
 
 
 def test_what_is_older_than_the_last_moment_is_forgotten() -> None:
@@ -64,3 +82,45 @@ def test_what_is_older_than_the_last_moment_is_forgotten() -> None:
     now = KEPT + 1
     recent.results_stored("new", "agent", "memory", commands.accepted())
     assert [step.command for step in recent.stored] == ["new"]
+
+
+def test_steps_are_told_as_they_were() -> None:
+    recent = RecentSteps(lambda: 0.0)
+    assert not recent
+    end = StoredEnd(b"{}", "failed", "it failed", True, {"exit_code": 1, "signal": None, "share": 0.5})
+    recent.key_bound("fl1:idem:{7}:hash", "body command")
+    recent.accepted("command", "agent", 5, 6, TERMS, b"about")
+    recent.sent("command", "agent", 7, "memory", 2)
+    recent.cancel_asked("command", "agent")
+    recent.ended("command", "agent", TargetState.FAILED, end)
+    assert list(recent) == [
+        KeyStep("fl1:idem:{7}:hash", "body command"),
+        AcceptedStep("command", "agent", 5, 6, TERMS, b"about"),
+        SentStep("command", "agent", 7, "memory", 2),
+        CancelStep("command", "agent"),
+        EndedStep("command", "agent", TargetState.FAILED, end),
+    ]
+    steps = [*commands.accepted(), *commands.data(0, "out", b"\xff"), *commands.ending(1, TargetState.FAILED, end)]
+    recent.results_stored("command", "agent", "memory", steps)
+    assert list(recent.stored) == [StoredStep("command", "agent", "memory", steps)]
+    assert recent
+
+
+def test_a_command_is_remembered_in_few_bytes() -> None:
+    recent = RecentSteps(lambda: 0.0)
+
+    def play(number: int) -> None:
+        command, agent = f"7-019ac4d2-8a3e-7c41-b0d5-{number:012}", f"agent-{number % 500}"
+        end = commands.ending(1, TargetState.OK, StoredEnd(payload=b'{"exit_code":0}'))
+        recent.accepted(command, agent, 1_764_230_400_000 + number, 3_600_000, TERMS, bytes(120))
+        recent.sent(command, agent, 1_000 + number, "019ac4d2-8a3e", 1)
+        steps = [*commands.accepted(), *commands.data(0, "stdout", bytes(64)), *end]
+        recent.results_stored(command, agent, "019ac4d2-8a3e", steps)
+
+    play(0)
+    tracemalloc.start()
+    for number in range(1, 1_001):
+        play(number)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held / 1_000 <= 800

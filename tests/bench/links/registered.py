@@ -29,7 +29,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
     result: dict[str, Any] = {}
     count = scale.agents
     async with EmbeddedValkey(folder / "valkey") as valkey:
-        process, api_port = peers.gateway(valkey.url, folder)
+        process, api_port, _ = peers.gateway(valkey.url, folder)
         pin(valkey.pid, 1)  # beside the load: in the field it has a machine of its own
         store = Pipeliner(valkey.url)
         store.start()

@@ -72,8 +72,8 @@ class Peers:
         process.wait_listening()
         return process
 
-    def gateway(self, redis: str, folder: Path) -> tuple[BenchProcess, int]:
-        """The real node; its API port too."""
+    def gateway(self, redis: str, folder: Path) -> tuple[BenchProcess, int, int]:
+        """The real node; its API port and its admin port too."""
         link, api, admin = free_port(), free_port(), free_port()
         command = [
             sys.executable, str(HERE / "servers.py"), "node", "--redis", redis, "--link-port", str(link),
@@ -82,4 +82,4 @@ class Peers:
         ]  # fmt: skip
         process = BenchProcess("node", command, folder, link)
         process.wait_listening()
-        return process, api
+        return process, api, admin

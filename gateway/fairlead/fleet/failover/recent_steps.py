@@ -1,8 +1,9 @@
 """The steps of commands that this node has stored in Redis lately, so that it can say them again after a failover.
 
 A replica that becomes the primary lacks what the old one had not sent to it yet: the last moment. `Commands` and the
-recorder add each step that changes a record, once Redis has answered it; `Recovery` reads them when it finds another
-server. Only steps that may be repeated are kept. Bounded by time, number and bytes; it does no I/O.
+recorder add each step that changes a record, once Redis has answered it; `RepeatedSteps` reads them when another server
+is found. Only steps that may be repeated are kept. Each is packed: a step that nobody reads again, as nearly all are,
+then takes half of what its objects would. Bounded by time and bytes; it does no I/O.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -21,31 +22,29 @@ from fairlead.store.reply import Arg
 KEPT: Final = 30.0
 """Seconds, not counting those in which a server is away or not compared yet. Replicas are usually some milliseconds
 behind; one that is much further behind should not be promoted."""
-COUNT: Final = 50_000
-"""Steps without results: some 15 MB, and 30 s at 1,600 a second."""
+STEP_BYTES: Final = 12 << 20
+"""Bytes of steps without results: 30 s at 800 commands a second, some 470 bytes for each."""
 BYTES: Final = 16 << 20
 """Bytes of results that are kept to be said again. With more than that in flight the oldest are given up: a command
 whose results are then missing ends as `results_gap`, or keeps its end and is marked as truncated."""
-OVERHEAD: Final = 256
-"""Bytes of a step beside its results."""
+OVERHEAD: Final = 48
+"""Bytes of a packed step beside its octets."""
 
 
-class AcceptedStep(msgspec.Struct, frozen=True, gc=False):
+class AcceptedStep(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A command was accepted. `terms` and `about` are those of its record."""
 
-    at: float
     command: str
     agent: str
     created: int
     retention: int
-    terms: tuple[Arg, ...]
+    terms: tuple[Any, ...]
     about: bytes
 
 
-class SentStep(msgspec.Struct, frozen=True, gc=False):
+class SentStep(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """A command was marked as sent to the agent with this memory, for the time number `attempt`."""
 
-    at: float
     command: str
     agent: str
     gen: int
@@ -53,29 +52,26 @@ class SentStep(msgspec.Struct, frozen=True, gc=False):
     attempt: int
 
 
-class EndedStep(msgspec.Struct, frozen=True, gc=False):
+class EndedStep(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """A node ended a command."""
 
-    at: float
     command: str
     agent: str
     state: TargetState
     ending: StoredEnd
 
 
-class KeyStep(msgspec.Struct, frozen=True, gc=False):
+class KeyStep(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """An Idempotency-Key was bound to a body and a command, which is `value`."""
 
-    at: float
     key: str
     """In Redis."""
     value: str
 
 
-class CancelStep(msgspec.Struct, frozen=True, gc=False):
+class CancelStep(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """The end of a command that its agent has was asked for."""
 
-    at: float
     command: str
     agent: str
 
@@ -83,15 +79,61 @@ class CancelStep(msgspec.Struct, frozen=True, gc=False):
 Step = KeyStep | AcceptedStep | SentStep | EndedStep | CancelStep
 
 
-class StoredStep(msgspec.Struct, frozen=True, gc=False):
+class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     """What the agent with this memory sent was stored; `steps` are those of the append."""
 
-    at: float
     command: str
     agent: str
     memory: str
-    steps: Sequence[Arg]
-    size: int
+    steps: Sequence[Any]
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack_step = msgspec.msgpack.Decoder(Step).decode
+_unpack_stored = msgspec.msgpack.Decoder(StoredStep).decode
+
+
+class _PackedSteps:
+    """Packed steps, the oldest first, and the seconds in which they were added."""
+
+    __slots__ = ("_packed", "_seconds", "size")
+
+    def __init__(self) -> None:
+        self._packed: deque[bytes] = deque()
+        self._seconds: deque[list[int]] = deque()
+        """Each second in which steps were added, and how many of them are left."""
+        self.size = 0
+        """Bytes that they take."""
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(tuple(self._packed))
+
+    def add(self, packed: bytes, now: float) -> None:
+        second, seconds = int(now), self._seconds
+        if not seconds or seconds[-1][0] != second:
+            seconds.append([second, 0])
+        seconds[-1][1] += 1
+        self._packed.append(packed)
+        self.size += len(packed) + OVERHEAD
+
+    def has_before(self, moment: float) -> bool:
+        """Whether there are steps of a second that was over at `moment`."""
+        return bool(self._seconds) and self._seconds[0][0] + 1 <= moment
+
+    def forget_before(self, moment: float) -> None:
+        """Forget the steps of all seconds that were over at `moment`."""
+        while self.has_before(moment):
+            for _ in range(self._seconds[0][1]):
+                self.forget_oldest()
+
+    def forget_oldest(self) -> None:
+        self.size -= len(self._packed.popleft()) + OVERHEAD
+        self._seconds[0][1] -= 1
+        if not self._seconds[0][1]:
+            self._seconds.popleft()
 
 
 class RecentSteps:
@@ -100,51 +142,55 @@ class RecentSteps:
         self.settled: Callable[[], bool] = lambda: True
         """Whether Redis has what was told. Otherwise nothing is forgotten because of its age: a Redis may be away for
         longer than that, while the other primaries of a Cluster, or the one that took over, get new steps."""
-        self._steps: deque[Step] = deque()
-        self._stored: deque[StoredStep] = deque()
-        self._held = 0
-        """The bytes of results that are kept."""
+        self._steps = _PackedSteps()
+        self._stored = _PackedSteps()
+        """The steps with results."""
+
+    def __bool__(self) -> bool:
+        """Whether any step is kept."""
+        return bool(self._steps) or bool(self._stored)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all steps that are kept."""
+        return self._steps.size + self._stored.size
 
     def __iter__(self) -> Iterator[Step]:
         """The steps without results, oldest first."""
-        return iter(tuple(self._steps))
+        return map(_unpack_step, self._steps)
 
     @property
-    def stored(self) -> tuple[StoredStep, ...]:
+    def stored(self) -> Iterator[StoredStep]:
         """The stored results, oldest first."""
-        return tuple(self._stored)
+        return map(_unpack_stored, self._stored)
 
     def accepted(
         self, command: str, agent: str, created: int, retention: int, terms: tuple[Arg, ...], about: bytes
     ) -> None:
-        self._add(AcceptedStep(self._clock(), command, agent, created, retention, terms, about))
+        self._add(AcceptedStep(command, agent, created, retention, terms, about))
 
     def key_bound(self, key: str, value: str) -> None:
-        self._add(KeyStep(self._clock(), key, value))
+        self._add(KeyStep(key, value))
 
     def sent(self, command: str, agent: str, gen: int, memory: str, attempt: int) -> None:
-        self._add(SentStep(self._clock(), command, agent, gen, memory, attempt))
+        self._add(SentStep(command, agent, gen, memory, attempt))
 
     def ended(self, command: str, agent: str, state: TargetState, ending: StoredEnd) -> None:
-        self._add(EndedStep(self._clock(), command, agent, state, ending))
+        self._add(EndedStep(command, agent, state, ending))
 
     def cancel_asked(self, command: str, agent: str) -> None:
-        self._add(CancelStep(self._clock(), command, agent))
+        self._add(CancelStep(command, agent))
 
     def _add(self, step: Step) -> None:
-        steps, forgotten = self._steps, step.at - KEPT
-        if steps and steps[0].at < forgotten and self.settled():
-            while steps and steps[0].at < forgotten:
-                steps.popleft()
-        elif len(steps) >= COUNT:
-            steps.popleft()
-        steps.append(step)
+        self._keep(self._steps, _pack(step), STEP_BYTES)
 
     def results_stored(self, command: str, agent: str, memory: str, steps: Sequence[Arg]) -> None:
-        now, stored = self._clock(), self._stored
-        size = OVERHEAD + sum([len(arg) for arg in steps if isinstance(arg, bytes)])  # an end has a payload, too
-        outdated = bool(stored) and stored[0].at < now - KEPT and self.settled()
-        while stored and (self._held + size > BYTES or (outdated and stored[0].at < now - KEPT)):
-            self._held -= stored.popleft().size
-        self._held += size
-        stored.append(StoredStep(now, command, agent, memory, steps, size))
+        self._keep(self._stored, _pack(StoredStep(command, agent, memory, steps)), BYTES)
+
+    def _keep(self, steps: _PackedSteps, packed: bytes, most: int) -> None:
+        now = self._clock()
+        if steps.has_before(now - KEPT) and self.settled():
+            steps.forget_before(now - KEPT)
+        while steps and steps.size + len(packed) + OVERHEAD > most:
+            steps.forget_oldest()
+        steps.add(packed, now)

@@ -48,7 +48,7 @@ class RepeatedSteps:
 
     def nothing_known(self, hub: Hub) -> bool:
         """Whether this node has told nothing yet, and holds no agent."""
-        return not self._recent.stored and not any(True for _ in self._recent) and not len(hub)
+        return not self._recent and not len(hub)
 
     async def repeat(self, hub: Hub, owner: str) -> str:
         """Say again everything whose keys this server has (see `Store.owner`). Returns what was found lost, in words,

@@ -14,13 +14,12 @@ from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.hub.hub import Hub
 from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.expiring_links import ExpiringLinks
-from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.backlog import Priority
-from fairlead.store.store import Store
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 
@@ -64,7 +63,8 @@ def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Coll
     metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
 
 
-def watch_redis(metrics: Metrics, store: Store, memory: StoreMemory, inbox: Inbox, membership: Membership) -> None:
+def watch_redis(metrics: Metrics, fleet: FleetStore, inbox: Inbox, membership: Membership) -> None:
+    store, memory, recent = fleet.store, fleet.memory, fleet.records.recent
     metrics.add_gauge("fairlead_redis_memory_bytes", "Memory that Redis uses", lambda: memory.used)
     metrics.add_gauge(
         "fairlead_redis_memory_limit_bytes", "Memory that Redis may use, 0 for no limit", lambda: memory.limit
@@ -100,6 +100,11 @@ def watch_redis(metrics: Metrics, store: Store, memory: StoreMemory, inbox: Inbo
         "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
         {priority.label: partial(store.waiting, priority) for priority in Priority},
     )  # fmt: skip
+    metrics.add_gauge(
+        "fairlead_recent_steps_bytes",
+        "Bytes of what this node has told Redis lately about commands, to be said again after a failover",
+        lambda: recent.size,
+    )
     metrics.add_counter("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
     metrics.add_counter(
         "fairlead_redis_errors_total", "Times that Redis was lost or did not answer", lambda: store.trips
