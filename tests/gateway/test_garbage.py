@@ -28,6 +28,8 @@ from support.gateway.process import GatewayProcess, MakeGateway
 from support.simulated_fleet import CODEC, SimulatedFleet
 from support.waiting import until
 
+pytestmark = pytest.mark.timeout(300)  # a busy machine may take long for some hundred requests
+
 FEW, MANY = 5, 35
 """Agents of a round. With so many more of them there is no more garbage than with few."""
 
@@ -55,7 +57,7 @@ class Rounds:
     async def play(self, count: int) -> None:
         async with TimerWheel(silence=3600) as timer_wheel:
             fleet = SimulatedFleet(self._url, DEVELOPMENT_AGENT_TOKEN, timer_wheel, self._trust)
-            await fleet.join(count)
+            await fleet.join(count, at_once=8)
             await asyncio.gather(*(self._work(fleet, number) for number in range(count)))
             await asyncio.gather(*(self._be_refused(timer_wheel) for _ in range(count)))
             for number, agent in enumerate(fleet.agents):
