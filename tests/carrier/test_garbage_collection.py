@@ -161,7 +161,7 @@ async def test_closed_asgi_connections_leave_no_garbage(
 async def test_connections_over_tls_leave_no_garbage(serve_on: Serve, collector_off: None, tmp_path: Path) -> None:
     """Links, pages, handshakes that fail, and connections that are lost in the middle of one."""
     site = TlsSite(*make_certificate(tmp_path, "localhost"))
-    port = await serve_on(site.app, **site.options)
+    port = await serve_on(site.app, request_timeout=60.0, **site.options)  # nothing here waits for that
     stranger = ssl.create_default_context()
 
     async def once() -> None:
