@@ -56,11 +56,11 @@ class PendingMessages(GatewayLink):
         if idle:
             self.handler.messages_pending(cast("Session", self))
 
-    def take_pending(self) -> list[FromAgent | None]:
+    def take_pending(self, *, more: bool = False) -> list[FromAgent | None]:
         """Take all pending messages. The caller stores them, calls `confirm_stored`, and repeats until none are
-        left."""
+        left. With `more` it repeats that in any case."""
         taken = self.pending or []
-        self.pending = [] if taken else None
+        self.pending = [] if taken or more else None
         return taken
 
     def confirm_stored(self, size: int) -> None:

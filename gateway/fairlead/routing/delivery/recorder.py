@@ -8,21 +8,21 @@ has answered: what is acknowledged is stored.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections.abc import Sequence
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import AppendResult, StoredEnd
 from fairlead.fleet.schema import TargetState
-from fairlead.hub.pending_messages import pending_size
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
 from fairlead.routing.commands.output_digest import SentOutput, output_of_steps
 from fairlead.routing.commands.result_doorbells import pack_added
-from fairlead.routing.delivery.append_ops import append_ops, error_code
+from fairlead.routing.delivery.message_batch import MessageBatch
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
-from fairlead.routing.delivery.terminal_recording import OUTPUT
 from fairlead.routing.eviction import close_superseded
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -33,59 +33,17 @@ from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event, FromAgent
+from fairlead.wire.messages import OVER, Cancel, Credit
 
 logger = logging.getLogger(__name__)
 
 HELD_LIMIT = 4 << 20
 """Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
 no more credit, so at most one window more arrives."""
+EVENTS_AGAIN = (0.1, 1.0)
+"""Seconds until events are tried again that could not be stored, at least and at most."""
 TIMEOUT = 300.0
 """Seconds to wait for Redis with a batch that is not stored."""
-
-
-class Batch:
-    """The messages that one pass of the recorder stores, by command."""
-
-    __slots__ = ("codes", "dropped", "events", "grants", "numbered", "ops", "pending", "sizes", "terminals")
-
-    def __init__(self, messages: list[FromAgent | None]) -> None:
-        self.ops: dict[str, list[Arg]] = {}
-        """The append operations of each command that are not stored yet."""
-        self.events: list[Event] = []
-        """The events that are not stored yet."""
-        self.codes: dict[str, str] = {}
-        """The code of the error with which the agent ended each command."""
-        self.sizes: dict[str, int] = {}
-        """The bytes of results of each command."""
-        self.grants: dict[str, int] = {}
-        """The bytes of unwanted chunks of each command, which are granted back at once."""
-        self.terminals: list[Chunk | End] = []
-        """The output of terminals that is not recorded yet, and the ends of all commands."""
-        self.dropped = 0
-        """The older events of this agent that were removed for those of the batch."""
-        self.numbered = self.pending = 0
-        """The messages that the receipt counts, and the bytes that the session counts as pending."""
-        self.add(messages)
-
-    def add(self, messages: list[FromAgent | None]) -> None:
-        for message in messages:
-            self.pending += pending_size(message)
-            self.numbered += not (isinstance(message, Event) and message.qos == 0)
-            if isinstance(message, Event):
-                self.events.append(message)
-            elif isinstance(message, Ack | Chunk | End):
-                self.ops.setdefault(message.id, []).extend(append_ops(message))
-                if isinstance(message, Chunk):
-                    self.sizes[message.id] = self.sizes.get(message.id, 0) + len(message.payload)
-                    if message.kind == OUTPUT:
-                        self.terminals.append(message)
-                else:
-                    self.codes[message.id] = error_code(message)
-                    if isinstance(message, End):
-                        self.terminals.append(message)
-            elif isinstance(message, Credit):
-                self.grants[message.id] = self.grants.get(message.id, 0) + message.bytes
 
 
 class Recorder:
@@ -111,15 +69,20 @@ class Recorder:
         self._telemetry = telemetry
         self._tasks = tasks
         self._metrics = metrics
+        self._waiting: dict[Session, asyncio.Event] = {}
+        """What is set when a session has messages whose task waits because its events cannot be stored."""
 
     def record(self, session: Session) -> None:
         """Store the pending messages of the session in a task."""
+        if self._waiting and (more := self._waiting.get(session)) is not None:
+            more.set()
+            return
         self._tasks.spawn(self._run(session))
 
     async def _run(self, session: Session) -> None:
         try:
             while messages := session.take_pending():
-                if not await self._record(session, Batch(messages)):
+                if not await self._record(session, MessageBatch(messages)):
                     session.discard_pending()
                     return
         except Exception:
@@ -129,7 +92,7 @@ class Recorder:
             session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
             session.discard_pending()
 
-    async def _record(self, session: Session, batch: Batch) -> bool:
+    async def _record(self, session: Session, batch: MessageBatch) -> bool:
         """Store one batch and send the receipt. Returns False if this session may store nothing more."""
         while batch.ops or batch.events:
             try:
@@ -138,19 +101,36 @@ class Recorder:
             except BusUnavailable:
                 if not session.open:
                     return False
-                if not batch.ops and self._store.partly_away:
-                    # The primary of the events is away, and that of the agent is not: results go on. What they keep
-                    # here is bounded, since it counts as pending until the receipt.
-                    self._repay(session, batch)
-                    batch.add(session.take_pending() if session.pending else [])  # without any, it ends this task
-                if not await wait_for_redis(self._store, TIMEOUT):
+                if not batch.ops and self._store.available:
+                    await self._take_more(session, batch)
+                elif not await wait_for_redis(self._store, TIMEOUT):
                     # The batch is dropped with the link: the agent has no receipt for it.
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
         self._confirm(session, batch)
         return True
 
-    async def _store_once(self, session: Session, batch: Batch) -> bool:
+    async def _take_more(self, session: Session, batch: MessageBatch) -> None:
+        """Only events of the batch are left, as in a Cluster whose primary of the events is away: results go on. Wait
+        until the agent has sent more, or the events are due, and add what it has sent to the batch."""
+        self._repay(session, batch)
+        self._release(session, batch)
+        now = asyncio.get_running_loop().time()
+        if batch.again <= now:
+            batch.again = now + random.uniform(*EVENTS_AGAIN)
+        if not session.pending:
+            more = self._waiting[session] = asyncio.Event()
+            session.take_pending()  # there are none: the next one calls `record`
+            try:
+                async with asyncio.timeout(batch.again - now):
+                    await more.wait()
+            except TimeoutError:
+                pass
+            finally:
+                del self._waiting[session]
+        batch.add(session.take_pending(more=True))
+
+    async def _store_once(self, session: Session, batch: MessageBatch) -> bool:
         """Try once to store what is left of the batch, and remove from it what is stored. Returns False if a newer link
         owns the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
@@ -160,8 +140,9 @@ class Recorder:
         appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
-        most = self._tenants.events_bytes(agent, self._memory.events_bytes) if batch.events else 0
-        added = [self._events.add(agent, e.type, e.id, e.time, e.payload, most) for e in batch.events]
+        events = batch.due_events(asyncio.get_running_loop().time()) if batch.events else []
+        most = self._tenants.events_bytes(agent, self._memory.events_bytes) if events else 0
+        added = [self._events.add(agent, e.type, e.id, e.time, e.payload, most) for e in events]
         answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
         fenced = False
@@ -174,12 +155,15 @@ class Recorder:
                 self._records.recent.results_stored(command, agent, session.memory, steps)
             fenced = fenced or stored.why == "fenced"
             await self._stored(session, command, stored, batch.codes.get(command, ""), steps)
-        for event, done in zip(tuple(batch.events), added, strict=True):
+        for event, done in zip(events, added, strict=True):
             try:
                 batch.dropped += integer(await done)
                 batch.events.remove(event)
+                batch.again = 0.0
             except BusUnavailable as e:
                 failure = e
+        if batch.events and not events:
+            failure = failure or BusUnavailable("events wait until they are tried again")
         if fenced:
             self._metrics.fenced.inc()
             await close_superseded(session, self._directory, self._store)
@@ -188,7 +172,7 @@ class Recorder:
             raise failure
         return True
 
-    async def _record_terminals(self, session: Session, batch: Batch) -> None:
+    async def _record_terminals(self, session: Session, batch: MessageBatch) -> None:
         """Record what is about to be stored, and end the commands that could not be recorded: nothing of their output
         is stored. Raises BusUnavailable."""
         failed = await self._terminals.write(session.agent, batch.terminals)
@@ -249,15 +233,7 @@ class Recorder:
             except BusUnavailable:
                 pass
         kept = self._completion.completed(
-            command,
-            session.agent,
-            stored.state,
-            stored.followers,
-            code,
-            timing.origin,
-            session.sid,
-            sent,
-            added,
+            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid, sent, added
         )
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 
@@ -283,7 +259,7 @@ class Recorder:
         if credit is not None:
             session.send(credit)
 
-    def _confirm(self, session: Session, batch: Batch) -> None:
+    def _confirm(self, session: Session, batch: MessageBatch) -> None:
         """Send the receipt for a stored batch, and the credit."""
         if batch.dropped:
             self._metrics.events_dropped.inc(batch.dropped)
@@ -293,10 +269,15 @@ class Recorder:
             self._repay(session, batch)
         else:
             self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
-        session.confirm_stored(batch.pending)
-        self._kept.stored += batch.pending
+        self._release(session, batch)
 
-    def _repay(self, session: Session, batch: Batch) -> None:
+    def _release(self, session: Session, batch: MessageBatch) -> None:
+        """What is stored counts as pending no more."""
+        stored = batch.release()
+        session.confirm_stored(stored)
+        self._kept.stored += stored
+
+    def _repay(self, session: Session, batch: MessageBatch) -> None:
         """Send the credit for results that are stored."""
         self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         for command, size in batch.sizes.items():
