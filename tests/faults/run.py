@@ -127,8 +127,9 @@ async def _play(name: str, fleet: FaultFleet, rate: float, tally: Tally) -> None
     await _check_resources(fleet, before)
 
 
-async def check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
-    """Every command is over, in one state, which is the one that its caller received."""
+async def check_states(fleet: FaultFleet, *, lost_data: bool, dropped: bool = False) -> None:
+    """Every command is over, in one state, which is the one that its caller received. `dropped`: results may have been
+    dropped after the end, to make room."""
     api = fleet.a_node().api
     for entry in fleet.ledger.entries:
         if not entry.id:
@@ -142,8 +143,10 @@ async def check_states(fleet: FaultFleet, *, lost_data: bool) -> None:
         assert not entry.ends or [found["state"]] == entry.ends, f"told {entry.ends}, stands {found['state']}: {entry}"
         for node in fleet.nodes:
             url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/results?from=0&follow=true"
-            text = ""
-            for raw in (await fleet.http.get(url)).text.splitlines():
+            text, read = "", await fleet.http.get(url)
+            if dropped and read.status_code == 410 and read.json()["code"] == "results_dropped":
+                continue
+            for raw in read.text.splitlines():
                 result = json.loads(raw)
                 text = "" if result.get("kind") == "retry" else text + result.get("text", "")
             assert not entry.ends or text == entry.text, f"{node.name} returns other results than before: {entry}"

@@ -97,10 +97,18 @@ class Entry:
         later = [at for at in self.updates if at > repaired_at]
         return later[0] - repaired_at if later and self.updates[0] < repaired_at else 0.0
 
+    @property
+    def outcome(self) -> str:
+        """The code of its error, or its first end."""
+        return self.error or (self.ends[0] if self.ends else "nothing")
+
     def __str__(self) -> str:
+        took = self.updates[-1] - self.updates[0] if self.updates else 0.0
+        asked = f", cancel sent after {self.cancel_sent - self.updates[0]:.1f} s" if self.cancel_sent else ""
         return (
             f"{self.key} ({self.way}) {self.id or 'no id'} at {self.agent}: ends {self.ends}, error {self.error!r}, "
-            f"{len(self.text)} characters, offset {self.offset}, ids {len(self.ids)}, {self.wrong or 'no complaint'}"
+            f"{len(self.text)} characters, offset {self.offset}, ids {len(self.ids)}, {self.wrong or 'no complaint'}, "
+            f"{took:.1f} s{asked}, longest silence {self.stall:.1f} s, taken up again {self.attached} times"
         )
 
 
@@ -157,7 +165,7 @@ class Ledger:
         for entry in self.entries:
             output_times[entry.agent] += entry.output_times
         for entry in self.entries:
-            outcomes[entry.error or (entry.ends[0] if entry.ends else "nothing")] += 1
+            outcomes[entry.outcome] += 1
             if not entry.over:
                 lost.append(entry)
             if self._doubled(entry):

@@ -246,9 +246,13 @@ async def _dropped(scene: Scene) -> bool:
     return any([await scene.fleet.metric(node, "fairlead_events_dropped_total") for node in scene.fleet.nodes])
 
 
-MEMORY_FAULTS = (
-    RedisFault("memory: a flood of events", limited, events, NOTHING, (LOCAL,), events=False),
-    RedisFault("memory: full of the output of open commands", limited, outputs, NOTHING, (LOCAL,)),
-    RedisFault("memory: full of agents that never come back", limited, ghosts, NOTHING, (LOCAL,)),
-    RedisFault("memory: full of labels", limited, labels, NOTHING, (LOCAL,)),
-)  # fmt: skip
+MEMORY_FAULTS = tuple(
+    RedisFault(words, limited, play, NOTHING, (LOCAL,), events=play is not events, results=False)
+    for words, play in (
+        ("memory: a flood of events", events),
+        ("memory: full of the output of open commands", outputs),
+        ("memory: full of agents that never come back", ghosts),
+        ("memory: full of labels", labels),
+    )
+)
+"""A full Redis drops the oldest results of commands that have ended."""

@@ -42,6 +42,7 @@ async def play(
             concerned=concerned,
             result=result,
             events=fault.events,
+            results=fault.results,
         ) as fleet:
             scene = Scene(fleet, servers, lengths, concerned)
             scene.concerns(set(fleet.names))

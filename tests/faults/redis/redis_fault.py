@@ -60,6 +60,8 @@ class RedisFault:
     flags: tuple[str, ...] = ()
     events: bool = True
     """Whether all events have to be there afterwards."""
+    results: bool = True
+    """Whether all results have to be there afterwards."""
 
     @property
     def name(self) -> str:
