@@ -93,7 +93,12 @@ class Store(ABC):
     @property
     @abstractmethod
     def unconfirmed(self) -> str:
-        """Why answers are not confirmed at present, so that they are not told; "" if they are, or need not be."""
+        """Why answers are not confirmed at present, in a Cluster those of some primary, so that they are not told; ""
+        if they are, or need not be."""
+
+    def unconfirmed_at(self, key: str) -> str:
+        """The same of the server that has `key`."""
+        return self.unconfirmed
 
     @property
     @abstractmethod

@@ -98,6 +98,10 @@ class ClusterStore(Store):
     def unconfirmed(self) -> str:
         return next((why for pipeliner in self._pipeliners.values() if (why := pipeliner.unconfirmed)), "")
 
+    def unconfirmed_at(self, key: str) -> str:
+        pipeliner = self._at(slot_of(key))
+        return "" if pipeliner is None else pipeliner.unconfirmed
+
     @property
     def confirmations(self) -> tuple[int, int]:
         counts = [pipeliner.confirmations for pipeliner in self._pipeliners.values()]
