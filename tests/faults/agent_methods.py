@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from fairlead.agent import Agent, Command
@@ -23,8 +23,15 @@ PERIOD = 1.0
 """Seconds between the events of one agent."""
 
 
-def register_methods(agent: Agent, record: Callable[[str], None]) -> None:
-    """Give the agent its methods. `record` gets the key of each execution."""
+async def at_once() -> None:
+    """Nothing holds a step up."""
+
+
+def register_methods(
+    agent: Agent, record: Callable[[str], None], may_end: Callable[[], Awaitable[object]] = at_once
+) -> None:
+    """Give the agent its methods. `record` gets the key of each execution. A `step`, which is what runs run, ends once
+    `may_end` has."""
 
     @agent.command("work")
     async def work(command: Command, key: str, count: int, width: int, pause: float) -> AsyncIterator[str]:
@@ -38,6 +45,13 @@ def register_methods(agent: Agent, record: Callable[[str], None]) -> None:
         record(key)
         async for data in command.stdin:
             yield data
+
+    @agent.command("step")
+    async def step(key: str) -> AsyncIterator[str]:
+        record(f"{key} {agent.id}")
+        yield "begun\n"
+        await may_end()
+        yield "done\n"
 
     @agent.command("flood")
     async def flood(count: int) -> AsyncIterator[bytes]:

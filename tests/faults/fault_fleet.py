@@ -168,6 +168,8 @@ class FaultFleet:
         self.avoided: NodeProcess | None = None
         """A node that the load balancer has found out: new links go elsewhere."""
         self.repaired_at = 0.0
+        self.gate = asyncio.Semaphore(1 << 30)
+        """How many more steps of runs may end."""
         self._agents: dict[str, tuple[Agent, asyncio.Task[None]]] = {}
         self._emitters: dict[str, asyncio.Task[None]] = {}
         self._started: list[str] = []
@@ -233,7 +235,7 @@ class FaultFleet:
         life = str(len(self._started))
         self._started.append(name)
         agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=TOKEN)
-        register_methods(agent, self.ledger.executed)
+        register_methods(agent, self.ledger.executed, self._step_may_end)
         self.ledger.emitted -= {event for event in self.ledger.emitted if event.split()[0] == name}
         if name in self._emitters:
             self._emitters.pop(name).cancel()
@@ -242,6 +244,9 @@ class FaultFleet:
         if name in self._agents:
             self._replaced.append(self._agents[name])
         self._agents[name] = (agent, asyncio.create_task(agent.serve()))
+
+    async def _step_may_end(self) -> None:
+        await self.gate.acquire()
 
     async def add_machines(self, count: int) -> list[Machine]:
         """Agents with a journal, each a process of its own, that get commands as the others do."""
@@ -270,9 +275,9 @@ class FaultFleet:
         """The fault ends now: from here on the fleet recovers."""
         self.repaired_at = time.monotonic()
 
-    async def linked(self, count: int) -> None:
+    async def linked(self, count: int, timeout: float = TIMEOUT) -> None:
         """Wait until the nodes hold that many agents."""
-        async with asyncio.timeout(TIMEOUT):
+        async with asyncio.timeout(timeout):
             while sum([await self.metric(node, "fairlead_agents") for node in self.nodes]) < count:
                 await asyncio.sleep(0.1)
 

@@ -1,13 +1,15 @@
 """Agents that break the protocol, each in its own way; and how their commands must end.
 
-Used by the scenario `misbehave`. They use the `websockets` library, so that they can do what the SDK never would.
+Used by the scenario `misbehave`, and by runs that have such targets. They use the `websockets` library, so that they
+can do what the SDK never would.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import websockets
 from websockets.asyncio.client import ClientConnection
@@ -29,8 +31,10 @@ class MisbehavingAgent:
         self.command = ""
 
     async def send(self, *messages: Message) -> None:
-        for message in messages:
-            await self.socket.send(CODEC.encode(message))
+        """A link that the gateway has closed meanwhile, for what it got, takes no more."""
+        with contextlib.suppress(websockets.ConnectionClosed):
+            for message in messages:
+                await self.socket.send(CODEC.encode(message))
 
     def chunk(self, n: int) -> Chunk:
         return Chunk(id=self.command, n=n, kind="stdout", payload=f"{n}\n".encode())
@@ -70,6 +74,11 @@ async def after_its_deadline(agent: MisbehavingAgent) -> None:
     await agent.send(agent.chunk(0), agent.end(1))
 
 
+async def with_a_wrong_digest(agent: MisbehavingAgent) -> None:
+    await agent.send(Ack(id=agent.command), agent.chunk(0))
+    await agent.send(End(id=agent.command, total=1, digest=b"of something else entirely"))
+
+
 async def for_another(agent: MisbehavingAgent) -> None:
     agent.command = "01890a5d-ac96-774b-bcce-b302099a8057"
     await agent.send(Ack(id=agent.command), agent.chunk(0), agent.end(1))
@@ -86,6 +95,7 @@ MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
     out_of_order: ("deadline", []),
     with_a_gap: ("deadline", ["0\n"]),
     a_wrong_total: ("deadline", ["0\n"]),
+    with_a_wrong_digest: ("ok", ["0\n"]),
     after_its_deadline: ("deadline", []),
     for_another: ("deadline", []),
     never: ("deadline", []),
@@ -93,9 +103,9 @@ MISBEHAVIOURS: dict[Misbehaviour, tuple[str, list[str]]] = {
 """How the command ends, by its error's code or its state, and the output that a caller reads."""
 
 
-async def outcome_of(fleet: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
-    """Post a command to an agent with that misbehaviour; returns what its caller receives."""
-    name = f"misbehaving-{misbehaviour.__name__}"
+@contextlib.asynccontextmanager
+async def misbehaving(node: NodeProcess, name: str) -> AsyncIterator[MisbehavingAgent]:
+    """An agent that is linked to the node."""
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",
         subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
@@ -107,6 +117,13 @@ async def outcome_of(fleet: FaultFleet, node: NodeProcess, misbehaviour: Misbeha
         agent = MisbehavingAgent(socket)
         await agent.send(Hello(agent=name, boot="misbehaving", conn=1))
         await socket.recv()
+        yield agent
+
+
+async def outcome_of(fleet: FaultFleet, node: NodeProcess, misbehaviour: Misbehaviour) -> tuple[str, list[str]]:
+    """Post a command to an agent with that misbehaviour; returns what its caller receives."""
+    name = f"misbehaving-{misbehaviour.__name__}"
+    async with misbehaving(node, name) as agent:
         body = {"agent": name, "method": "work", "deadline": DEADLINE}
         caller = asyncio.create_task(
             fleet.http.post(

@@ -40,6 +40,7 @@ OWNED = (
     "fl2:kept",
     "fl1:events",
     "fl1:moves",
+    "fl1:recent_runs",
     "fl1:compared_server",
     "fl1:compared_primary:",
 )

@@ -92,6 +92,7 @@ class RunFleet:
     def stop(self) -> None:
         for swarm in self._swarms:
             if swarm.process.poll() is None:
+                swarm.thaw()  # its agents notice its end, and would never if they stayed frozen
                 swarm.process.kill()
             swarm.process.communicate()
         for node in self.nodes:

@@ -92,7 +92,7 @@ class Line:
                 assert wire.far is not None
                 wire.far.write(data)
                 await wire.far.drain()
-        except OSError:
+        except (OSError, RuntimeError):  # uvloop raises the latter for a connection that was cut
             pass
         finally:
             self._wires.discard(wire)
@@ -104,6 +104,6 @@ class Line:
                 await self._flowing.wait()
                 wire.near.write(data)
                 await wire.near.drain()
-        except OSError:
+        except (OSError, RuntimeError):
             pass
         wire.near.transport.abort()
