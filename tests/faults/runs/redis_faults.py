@@ -37,22 +37,30 @@ async def failed_over(scene: RunScene) -> None:
 
 
 async def failed_over_late(scene: RunScene) -> None:
-    """The replica lacks some seconds: starts and ends of targets, and steps of the run."""
+    """The replica lacks some seconds: starts and ends of targets, and steps of the run. Ends that were told stay, if
+    the command was accepted before."""
     await scene.begin_and_reach_the_middle()
     scene.ends, scene.codes = LAST_MOMENT, LOST
+    counts = await scene.counts()
+    begun = sum(counts.values()) - counts["waiting"]  # they start in their order
+    await scene.servers.in_step()
     scene.servers.hold()
-    before = sum((await scene.counts()).values()) - (await scene.counts()).get("waiting", 0)
     await scene.crowd.go_on(scene.lengths.concurrency)
 
     async def more_started() -> bool:
         counts = await scene.counts()
-        return sum(counts.values()) - counts.get("waiting", 0) > before
+        return sum(counts.values()) - counts.get("waiting", 0) > begun
 
     await until(more_started)
+    told = {line["agent"]: line["state"] for line in await scene.results()}
     scene.servers.primary.kill()
     await scene.servers.promote()
     await scene.crowd.go_on()
     await answering(scene.fleet)
+    await scene.ended()
+    found = {line["agent"]: line["state"] for line in await scene.results()}
+    changed = [agent for agent in scene.crowd.names[:begun] if agent in told and found.get(agent) != told[agent]]
+    assert not changed, f"ends that were told have changed: {changed}"
 
 
 async def frozen(scene: RunScene) -> None:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -46,7 +45,7 @@ async def judge(scene: RunScene, found: Judged) -> None:
     assert ended["state"] == scene.state, ended
     assert sum(ended["counts"].values()) == ended["targets"] == len(scene.crowd.names) + len(scene.others), ended
     assert ended["counts"].keys() <= scene.ends, ended
-    lines = await _results(scene)
+    lines = await scene.results(output=scene.crowd.output is not None)
     found.codes = Counter(line["code"] for line in lines if line["state"] == "failed")
     assert found.codes.keys() <= scene.codes, f"{scene.run}: {found.codes}"
     assert sums(lines) + _not_started(ended) == ended["counts"], "the results are others than the counts"
@@ -59,13 +58,6 @@ async def judge(scene: RunScene, found: Judged) -> None:
 def _not_started(ended: dict[str, Any]) -> Any:
     """Those that never started have no results."""
     return sums([{"state": "not_started"}] * ended["counts"].get("not_started", 0))
-
-
-async def _results(scene: RunScene) -> list[dict[str, Any]]:
-    answer = await scene.ask("GET", f"/results?output={str(scene.crowd.output is not None).lower()}")
-    lines = [json.loads(raw) for raw in answer.text.splitlines()]
-    assert "end" in lines[-1], lines[-1]
-    return lines[:-1]
 
 
 def _check_output(scene: RunScene, lines: list[dict[str, Any]]) -> None:

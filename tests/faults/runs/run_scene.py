@@ -7,6 +7,7 @@ on it looks at the run all the time: its counts add up at every moment.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -100,6 +101,13 @@ class RunScene:
         answer = await self.ask("GET", "")
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
+
+    async def results(self, *, output: bool = False) -> list[dict[str, Any]]:
+        """How the targets have ended so far."""
+        answer = await self.ask("GET", f"/results?follow=false&output={str(output).lower()}")
+        lines = [json.loads(raw) for raw in answer.text.splitlines()]
+        assert all("agent" in line or "end" in line for line in lines), lines[-1]
+        return [line for line in lines if "agent" in line]
 
     async def counts(self) -> dict[str, int]:
         return dict((await self.read())["counts"])
