@@ -20,9 +20,9 @@ from redis.exceptions import RedisError
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.redis_url import RedisUrl, shown
 from fairlead.store.backlog import EXPECTED_REPLY, Call, Priority
-from fairlead.store.cluster.ended_tasks import end_tasks
 from fairlead.store.cluster.redirects import Redirects
 from fairlead.store.cluster.reply_merge import MergedReplies
+from fairlead.store.cluster.running_tasks import cancel_all
 from fairlead.store.cluster.slot_table import Address, SlotTable
 from fairlead.store.cluster.slots import key_of, slot_of
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, keys_of
@@ -142,7 +142,7 @@ class ClusterStore(Store):
         self._owner = asyncio.create_task(self._own(), name=f"cluster {self.address}")
 
     async def aclose(self) -> None:
-        await end_tasks([task for task in (self._owner, *self._tasks) if task is not None])
+        await cancel_all([task for task in (self._owner, *self._tasks) if task is not None])
         self._up.clear()
         await asyncio.gather(*(pipeliner.aclose() for pipeliner in self._pipeliners.values()))
 

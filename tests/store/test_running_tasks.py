@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fairlead.store.cluster.ended_tasks import end_tasks
+from fairlead.store.cluster.running_tasks import cancel_all
 
 
 async def sends_for_ever() -> None:
@@ -17,5 +17,5 @@ async def test_tasks_end_whose_cancellation_may_be_dropped() -> None:
     tasks = [asyncio.create_task(sends_for_ever()) for _ in range(50)]
     await asyncio.sleep(0.1)
     async with asyncio.timeout(60):
-        await end_tasks(tasks)
+        await cancel_all(tasks)
     assert all(task.cancelled() for task in tasks)

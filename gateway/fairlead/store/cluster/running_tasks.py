@@ -14,7 +14,7 @@ AGAIN: Final = 0.5
 """Seconds after which a task that has not ended is cancelled again."""
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel `tasks`, and wait until all have ended."""
     left = {task for task in tasks if not task.done()}
     while left:
