@@ -85,9 +85,16 @@ class Healthy:
         self._loops = [asyncio.create_task(loop) for loop in (self._post(), self._dial(), self._probe())]
 
     async def stop(self) -> None:
-        for task in (*self._loops, *self._tasks):
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        # Commands under way end by themselves: a request that is cancelled while it connects may leave its socket open.
+        tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=GIVE_UP + 5)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._loops, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for agent, _ in self._agents:
             agent.stop()
         await asyncio.gather(*(task for _, task in self._agents), return_exceptions=True)
