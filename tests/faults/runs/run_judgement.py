@@ -103,6 +103,6 @@ async def check_left_behind(fleet: FaultFleet, run: str) -> None:
             assert time.monotonic() < end, f"{node.name} still has {left}"
             await asyncio.sleep(0.2)
     for key in run_keys(run):
-        # -2: there is none, since nothing was to be kept there.
+        # -2 means that the key does not exist, because the run stored nothing under it.
         assert integer(await fleet.redis("PTTL", key)) != -1, f"{key} is kept for ever"
     await check_keys(fleet)

@@ -46,7 +46,7 @@ class RunScene:
     lengths: Lengths
     run: str = ""
     others: list[str] = field(default_factory=list)
-    """Targets that are none of the crowd."""
+    """The agents among the targets that do not belong to the crowd."""
     ends: frozenset[str] = frozenset({"ok"})
     """How targets may end because of this fault."""
     codes: frozenset[str] = frozenset()

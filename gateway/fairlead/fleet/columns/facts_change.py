@@ -23,7 +23,8 @@ class FactsChange(NamedTuple):
     """As JSON: all facts that it has by now."""
 
     def arguments(self) -> list[str | bytes]:
-        """The script's arguments: both texts, and each fact that differs with its values, '-' for none."""
+        """The script's arguments: both texts, then for each fact that differs its key and its values before and now,
+        '-' for no value and otherwise '+VALUE'."""
         old, new = _decode(self.before), _decode(self.facts)
         arguments: list[str | bytes] = [self.sid, self.facts, self.before]
         for key in old | new:

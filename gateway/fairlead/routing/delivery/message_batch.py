@@ -36,7 +36,7 @@ class MessageBatch:
         self.dropped = 0
         """The older events of this agent that were removed for those of the batch."""
         self.again = 0.0
-        """When the events are tried again that could not be stored, by the event loop's time; 0 if all could."""
+        """When the events that could not be stored are tried again, by the event loop's time; 0 if none failed."""
         self.numbered = self.pending = 0
         """The messages that the receipt counts, and the bytes that the session counts as pending."""
         self.add(messages)

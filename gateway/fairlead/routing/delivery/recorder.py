@@ -41,7 +41,7 @@ HELD_LIMIT = 4 << 20
 """Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
 no more credit, so at most one window more arrives."""
 EVENTS_AGAIN = (0.1, 1.0)
-"""Seconds until events are tried again that could not be stored, at least and at most."""
+"""The least and the greatest number of seconds after which events that could not be stored are tried again."""
 TIMEOUT = 300.0
 """Seconds to wait for Redis with a batch that is not stored."""
 
@@ -70,7 +70,7 @@ class Recorder:
         self._tasks = tasks
         self._metrics = metrics
         self._waiting: dict[Session, asyncio.Event] = {}
-        """What is set when a session has messages whose task waits because its events cannot be stored."""
+        """Sessions whose task waits because their events cannot be stored. The event is set when more is sent."""
 
     def record(self, session: Session) -> None:
         """Store the pending messages of the session in a task."""
@@ -120,7 +120,7 @@ class Recorder:
             batch.again = now + random.uniform(*EVENTS_AGAIN)
         if not session.pending:
             more = self._waiting[session] = asyncio.Event()
-            session.take_pending()  # there are none: the next one calls `record`
+            session.take_pending()  # nothing is pending, so the next message calls `record`
             try:
                 async with asyncio.timeout(batch.again - now):
                     await more.wait()
@@ -272,7 +272,7 @@ class Recorder:
         self._release(session, batch)
 
     def _release(self, session: Session, batch: MessageBatch) -> None:
-        """What is stored counts as pending no more."""
+        """Stop counting as pending what is stored."""
         stored = batch.release()
         session.confirm_stored(stored)
         self._kept.stored += stored

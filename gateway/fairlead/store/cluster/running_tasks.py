@@ -1,7 +1,7 @@
 """Ends tasks that use redis-py's own clients. `ClusterStore` calls it when it is closed.
 
 redis-py sends with `asyncio.wait_for`, which drops a cancellation in Python 3.11 if it comes when what it waits for has
-just ended. The task then goes on, so it is cancelled again.
+just ended. The task then goes on, so it is cancelled again. It starts no tasks and reads no results of theirs.
 """
 
 from __future__ import annotations

@@ -73,11 +73,12 @@ class SimulatedCommand:
         self.piece = next(pieces, None)
         self.timer: asyncio.TimerHandle | None = None
         self.digest = digest
-        """The SHA-256 of the content, in hexadecimal; empty if there is none, or it was read."""
+        """The SHA-256 of the content that is still awaited, in hexadecimal; empty if no content is awaited."""
         self.hash = hashlib.sha256() if digest else None
 
     def read(self) -> Error | None:
-        """Take what has come of the content. Returns an error if all has come and it is another one."""
+        """Take the part of the content that has arrived. Returns an error if the content is complete and its digest is
+        not the one that the arguments name."""
         while self.stream.input:
             data, credit = self.stream.take()
             if credit is not None:  # `settle` grants all at once
