@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ async def ended_behind_the_replica(
     answer = await answered(lambda: api.post({"agent": peer.agent, "method": "work", "deadline": 120}))
     command = str(answer.json()["id"])
     assert (await peer.expect(Cmd)).id == command
-    await primary.call("WAIT", 1, 5_000)
+    await until(partial(replica.has_all_of, primary))
     assert cluster.network is not None
     cluster.network.separate(primary, [replica])
     await peer.send(Ack(id=command))
@@ -85,6 +86,7 @@ async def test_what_was_told_of_one_primary_is_said_again_while_another_one_is_a
     peers = [await dial(gateways[0], await agent_on(cluster, primary)) for primary in (first, second)]
     for peer in peers:
         await peer.greet()
+    await asyncio.gather(*(until(partial(_is_noted, primary)) for primary in (first, second)))
     pairs = ((peers[0], first, replica), (peers[1], second, its_replica))
     commands = [await ended_behind_the_replica(cluster, api, *pair) for pair in pairs]
     assert cluster.network is not None
@@ -106,6 +108,11 @@ async def test_what_was_told_of_one_primary_is_said_again_while_another_one_is_a
         its_replica.signal(signal.SIGCONT)
     await until(lambda: _is_ok(api, commands[1]), 90)
     assert [await metric(gateway, "fairlead_redis_failovers_total") for gateway in gateways] == [2, 2]
+
+
+async def _is_noted(primary: ClusterServer) -> bool:
+    """Whether the nodes have noted on this primary which one it is: by this they know another one in its place."""
+    return any(key.startswith(b"fl1:compared_primary:") for key in await primary.call("KEYS", "fl1:compared*"))
 
 
 async def _is_ok(api: GatewayApi, command: str) -> bool:

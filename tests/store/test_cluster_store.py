@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -248,7 +249,8 @@ async def test_a_killed_primary_costs_only_its_own_keys_and_its_replica_takes_ov
     gone = await cluster.owner("a")
     survivors = [key for key in KEYS if await cluster.owner(key) is not gone]
     assert len(survivors) < len(KEYS)
-    await asyncio.gather(*(server.call("WAIT", 1, 1_000) for server in cluster.servers[:3]))
+    pairs = tuple(zip(cluster.servers[:3], cluster.servers[3:], strict=True))
+    await asyncio.gather(*(until(partial(replica.has_all_of, primary)) for primary, replica in pairs))
     gone.kill()
 
     failed: list[BusUnavailable] = []

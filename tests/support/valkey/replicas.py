@@ -65,9 +65,7 @@ class Replicas:
         """Wait until all replicas have all that the primary has."""
 
         async def same() -> bool:
-            offset = (await self.primary.info("replication"))["master_repl_offset"]
-            found = [await replica.info("replication") for replica in self.replicas]
-            return all(info["master_link_status"] == "up" and info["slave_repl_offset"] >= offset for info in found)
+            return all([await replica.has_all_of(self.primary) for replica in self.replicas])
 
         await until(same, 60)
 

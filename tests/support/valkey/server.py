@@ -82,6 +82,13 @@ class ValkeyServer:
         finally:
             await client.aclose()
 
+    async def has_all_of(self, primary: ValkeyServer) -> bool:
+        """Whether this replica has all that the primary has now. (`WAIT` on a connection that has written nothing waits
+        for nothing.)"""
+        offset = (await primary.info("replication"))["master_repl_offset"]
+        own = await self.info("replication")
+        return bool(own["master_link_status"] == "up" and own["slave_repl_offset"] >= offset)
+
     async def info(self, section: str) -> dict[str, Any]:
         found: dict[str, Any] = await self.call("INFO", section)
         return found
