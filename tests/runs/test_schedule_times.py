@@ -58,7 +58,7 @@ def test_a_start_is_never_before_the_moment_after_which_it_is_looked_for(cron: s
     [
         ("", "UTC", "cron"), ("* * * *", "UTC", "cron"), ("61 * * * *", "UTC", "cron"), ("@daily", "UTC", "cron"),
         ("0 0 30 2 *", "UTC", "cron"), ("* * * * *", "Mars/Olympus", "zone"), ("* * * * *", "../etc/passwd", "zone"),
-        ("* * * * *", "", "zone"),
+        ("* * * * *", "", "zone"), ("* * * * * *", "UTC", "cron"), ("*/1 0 0 1 1 *", "UTC", "cron"),
     ],
 )  # fmt: skip
 def test_what_is_no_time_is_refused_with_the_member_at_fault(cron: str, zone: str, field: str) -> None:

@@ -7,11 +7,15 @@ after it; where they are put back, it is due once, as cron of Debian does. It re
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
 from fairlead.errors import InvalidRequest
+
+FIELDS: Final = 5
+"""CronSim reads six too, of which the first one is for seconds: a schedule would select its agents every second."""
 
 
 def next_start(cron: str, zone: str, after: int) -> int:
@@ -23,6 +27,8 @@ def next_start(cron: str, zone: str, after: int) -> int:
             f"unknown time zone {zone[:64]!r}: expected one of the IANA database, such as Europe/Berlin", field="zone"
         ) from e
     try:
+        if len(cron.split()) != FIELDS:
+            raise CronSimError("Wrong number of fields")
         times = CronSim(cron, datetime.fromtimestamp(after / 1000, place))
     except CronSimError as e:
         raise InvalidRequest(
