@@ -58,6 +58,31 @@ async def test_wrong_arguments_are_refused_with_what_was_expected(
     assert (await peer.command()).id == probe, "nothing else has reached the agent"
 
 
+@pytest.mark.parametrize("payload", ["1e999", "9" * 5_000, "[1, -1e999]", "[" * 300 + "9" * 5_000 + "]" * 300])
+async def test_a_number_that_is_no_double_is_explained_and_breaks_nothing(
+    api: GatewayApi, dial: DialAgent, gateway: GatewayProcess, payload: str
+) -> None:
+    """With an escape in the body, all of it is read once more, for members that are given twice."""
+    peer = await dial(gateway)
+    await peer.greet()
+    for lane in ("bulk", "b\\u0075lk"):
+        more = f'"method": "METHOD", "lane": "{lane}", "payload": {payload}'
+        texts = {
+            "/v1/commands": f'{{"agent": "{peer.agent}", {more}}}',
+            "/v1/runs": f'{{"agents": ["{peer.agent}"], {more}}}',
+            "/v1/schedules": f'{{"name": "n", "cron": "0 0 1 1 *", "run": {{"selector": "*", {more}}}}}',
+        }
+        for path, text in texts.items():
+            refused = await api.http.post(path, content=text.replace("METHOD", "exec"))
+            assert (refused.status_code, refused.json()["field"]) == (422, "payload"), (path, refused.text)
+            taken = await api.http.post(path, content=text.replace("METHOD", "work"))
+            assert taken.status_code in (201, 202), (path, taken.text)
+            if path != "/v1/schedules":
+                assert (await peer.command()).payload == payload.encode(), "passed on byte for byte"
+            else:
+                await api.http.delete(f"/v1/schedules/{taken.json()['id']}")
+
+
 async def test_an_agent_that_is_newer_gets_arguments_that_are_unknown_here(
     api: GatewayApi, dial: DialAgent, gateway: GatewayProcess
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,7 +15,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from fairlead.app.routes.result_stream import LINES, SHORT, ResultStream, opening
+from fairlead.app.routes.result_stream import LINES, SHORT, ResultStream, opening, payload_of
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import AppendResult, CommandRecord, Result, ResultPage, StoredEnd, Target
@@ -216,3 +217,16 @@ async def test_a_result_is_not_held_back_beyond_the_opening_by_news_without_resu
         followers.notify("c")
         assert await anext(updates) == ResultsUpdate([])
     assert records.reads == 2
+
+
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_a_result_of_any_depth_can_be_part_of_an_answer(begin: bytes, end: bytes) -> None:
+    """Just below the depth that can be read, one level more is too much: nobody could look up such a command."""
+    told = 0
+    for depth in range(1, 1_200):
+        payload = begin * depth + b"1" + end * depth
+        shown, octets = payload_of(StoredEnd(payload=payload))
+        LINES.line({"end": {"targets": [{"result": {"payload": shown}}]}})
+        told += octets is msgspec.UNSET
+        assert octets is msgspec.UNSET or base64.b64decode(str(octets)) == payload
+    assert 500 < told < 1_199, "what is nested as programs do it stays JSON"

@@ -64,8 +64,11 @@ class Method:
         because the agent may be newer: it knows."""
         try:
             self._decode(payload)
-        except msgspec.ValidationError:
-            self._check_known(msgspec.json.decode(payload))
+        except (msgspec.ValidationError, RecursionError):
+            try:
+                self._check_known(msgspec.json.decode(payload))
+            except (msgspec.DecodeError, RecursionError) as e:  # JSON has numbers that are no double
+                raise self._wrong("", f"invalid payload ({e}): expected an object with {self.expected()}") from e
 
     def _check_known(self, given: object) -> None:
         if not isinstance(given, dict):

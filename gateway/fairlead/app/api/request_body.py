@@ -68,7 +68,8 @@ class _Object(list[tuple[str, object]]):
     """A JSON object with all its members, duplicates included, in the order of the text."""
 
 
-_pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
+_pairs = json.JSONDecoder(object_pairs_hook=_Object, parse_int=str, parse_float=str).decode
+"""Only the names matter here, and an integer of more digits than Python reads would raise ValueError."""
 
 
 def _may_repeat(raw: bytes, kind: Any) -> bool:

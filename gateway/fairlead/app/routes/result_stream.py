@@ -44,6 +44,9 @@ SHORT = 3 << 10
 LAST_LINE = 1.0
 """Seconds to send a last line to a caller while the server stops. A caller that does not read must not delay it."""
 
+DEPTH_RESERVE = 32
+"""Levels by which a result is less deep than what can still be read, for the answer that it becomes a part of."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -238,13 +241,18 @@ def end_of(command: CommandRecord, target: Target) -> schemas.CommandEnd:
 
 
 def payload_of(ending: StoredEnd) -> tuple[object, str | msgspec.UnsetType]:
-    """Return the agent's result as JSON, or None if there is none; and in base64 a result that is not JSON.
+    """Return the agent's result as JSON, or None if there is none; and in base64 a result that is not JSON, or nested
+    too deeply to be part of an answer.
 
-    So the result of an agent that breaks this convention is not dropped silently.
+    So the result of an agent that breaks this convention is neither dropped silently nor the end of the answer that it
+    is a part of.
     """
-    if ending.payload is None:
+    payload = ending.payload
+    if payload is None:
         return None, msgspec.UNSET
     try:
-        return msgspec.json.decode(ending.payload), msgspec.UNSET
+        if payload.count(b"[") + payload.count(b"{") > DEPTH_RESERVE:
+            msgspec.json.decode(b"[" * DEPTH_RESERVE + payload + b"]" * DEPTH_RESERVE)
+        return msgspec.json.decode(payload), msgspec.UNSET
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None, base64.b64encode(ending.payload).decode()
+        return None, base64.b64encode(payload).decode()
