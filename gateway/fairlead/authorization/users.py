@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -64,15 +65,30 @@ class Users:
         user = subject.user
         if user is None:
             return
+        source = self._trusted(user)
+        if user.key_id not in source.usable_keys():
+            raise UnknownKey(source.issuer, user.key_id)
+        if user.expires + LEEWAY <= self._clock():
+            raise Unauthorized(f"the JWT of {subject.identity} has expired: log in again (`fairlead login`)")
+
+    def absent(self, user: OidcUser, tenant: str) -> Subject | None:
+        """The subject of a user who has begun or approved something and left; None if the issuer or the key of the JWT
+        is not trusted any more. That the JWT has expired, or the issuer signs with another key by now, ends nothing."""
+        try:
+            self._trusted(user)
+        except Unauthorized:
+            return None
+        return replace(subject_of(user), tenant=tenant)
+
+    def _trusted(self, user: OidcUser) -> IssuerKeys:
+        """The keys of the user's issuer. Raises Unauthorized if the issuer is not trusted any more, or refuses the
+        key of the JWT."""
         source = self.issuers.find(user.issuer_url)
         if source is None or source.issuer.name != user.issuer:
             raise Unauthorized(f"the issuer {user.issuer} is not trusted any more: log in at another one")
         if user.key_id in source.issuer.refused_keys:
             raise Unauthorized(f"the key {user.key_id!r} of the issuer {user.issuer} is refused: log in again")
-        if user.key_id not in source.usable_keys():
-            raise UnknownKey(source.issuer, user.key_id)
-        if user.expires + LEEWAY <= self._clock():
-            raise Unauthorized(f"the JWT of {subject.identity} has expired: log in again (`fairlead login`)")
+        return source
 
     def _source(self, text: bytes) -> IssuerKeys:
         claimed = claimed_issuer(text)

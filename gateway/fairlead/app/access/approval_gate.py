@@ -137,11 +137,13 @@ class ApprovalGate:
             )
 
     def _approver(self, tenant: str, decision: ApprovalDecision) -> Subject | None:
-        """Whoever has decided, as the policy sees them now; None if the token was revoked or has expired."""
+        """Whoever has decided, as the policy sees them now; None if the token was revoked or has expired, or the issuer
+        or its key is not trusted any more."""
         if decision.token_id:
             return self._authorizer.tokens.find(decision.token_id)
-        user = OidcUser(decision.issuer, decision.issuer_url, decision.name, frozenset(decision.groups), "", 0)
-        return Subject(decision.subject, user=user, tenant=tenant)
+        groups = frozenset(decision.groups)
+        user = OidcUser(decision.issuer, decision.issuer_url, decision.name, groups, decision.key_id, 0)
+        return self._authorizer.users.absent(user, tenant)
 
     async def _ask(self, request: Request, rules: Collection[ApprovalRule], intent: Intent) -> None:
         subject, now = caller(request), self._now()
@@ -177,5 +179,5 @@ def decision_of(subject: Subject, now: int) -> ApprovalDecision:
     if user is None:
         return ApprovalDecision(subject.identity, now, subject.token_id)
     return ApprovalDecision(
-        subject.identity, now, "", user.issuer, user.issuer_url, user.name, tuple(sorted(user.groups))
+        subject.identity, now, "", user.issuer, user.issuer_url, user.name, tuple(sorted(user.groups)), user.key_id
     )

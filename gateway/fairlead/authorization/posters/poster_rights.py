@@ -1,8 +1,8 @@
 """Whether whoever has posted something still may run it, while nobody of theirs is there to ask.
 
 The API makes a `Poster` of its caller, and `routing` asks here before it starts anything more for them. A service token
-counts until it is revoked or expires. A user counts with the groups of the moment of the post and the roles of now: a
-JWT that has expired does not end what it has begun.
+counts until it is revoked or expires. A user counts with the groups of the moment of the post and the roles of now, and
+as long as the issuer and the key of the JWT are trusted: a JWT that has expired does not end what it has begun.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def poster_of(subject: Subject) -> Poster:
         return Poster(subject.identity, subject.tenant, subject.administrator, subject.token_id)
     return Poster(
         subject.identity, subject.tenant, False, "", user.issuer, user.issuer_url, user.name,
-        tuple(sorted(user.groups)),
+        tuple(sorted(user.groups)), user.key_id,
     )  # fmt: skip
 
 
@@ -33,14 +33,14 @@ class Posters:
         self._authorizer = authorizer
 
     def subject(self, poster: Poster) -> Subject | None:
-        """The poster as the policy sees them now; None if their token was revoked or has expired. Raises
-        BusUnavailable while that cannot be found out."""
+        """The poster as the policy sees them now; None if their token was revoked or has expired, or their issuer or
+        its key is not trusted any more. Raises BusUnavailable while that cannot be found out."""
         if poster.administrator:
             return Subject(ADMINISTRATOR.identity, administrator=True, tenant=poster.tenant)
         if poster.token_id:
             return self._authorizer.tokens.find(poster.token_id)
-        user = OidcUser(poster.issuer, poster.issuer_url, poster.name, frozenset(poster.groups), "", 0)
-        return Subject(poster.subject, user=user, tenant=poster.tenant)
+        user = OidcUser(poster.issuer, poster.issuer_url, poster.name, frozenset(poster.groups), poster.key_id, 0)
+        return self._authorizer.users.absent(user, poster.tenant)
 
     def may_run(self, poster: Poster, method: str) -> Callable[[AgentRow], bool] | None:
         """Says of an agent, by its row, whether the poster may see it and run the method on it without an approval;

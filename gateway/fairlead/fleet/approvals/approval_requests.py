@@ -53,6 +53,8 @@ class ApprovalDecision(msgspec.Struct, frozen=True):
     issuer_url: str = ""
     name: str = ""
     groups: tuple[str, ...] = ()
+    key_id: str = ""
+    """The key of a user's issuer that has signed these claims."""
 
 
 class StoredApproval(msgspec.Struct, frozen=True):

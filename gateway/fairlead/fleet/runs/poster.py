@@ -20,3 +20,5 @@ class Poster(msgspec.Struct, array_like=True, frozen=True):
     issuer_url: str = ""
     name: str = ""
     groups: tuple[str, ...] = ()
+    key_id: str = ""
+    """The issuer's key that has signed these claims."""
