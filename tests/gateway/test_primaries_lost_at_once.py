@@ -56,15 +56,21 @@ async def agent_on(cluster: Cluster, primary: ClusterServer) -> str:
 
 
 async def ended_behind_the_replica(
-    cluster: Cluster, api: GatewayApi, peer: ScriptedAgent, primary: ClusterServer, replica: ClusterServer
-) -> str:
-    """A command that was told as ended, of whose end the replica of its primary knows nothing."""
+    cluster: Cluster, api: GatewayApi, peer: ScriptedAgent, primary: ClusterServer, replica: ClusterServer, *,
+    accepted: bool = True,
+) -> str:  # fmt: skip
+    """A command that was told as ended, of whose end the replica of its primary knows nothing, and, unless it knows
+    that it was `accepted`, nothing at all."""
+    assert cluster.network is not None
+    if not accepted:
+        await until(partial(replica.has_all_of, primary))
+        cluster.network.separate(primary, [replica])
     answer = await answered(lambda: api.post({"agent": peer.agent, "method": "work", "deadline": 120}))
     command = str(answer.json()["id"])
     assert (await peer.expect(Cmd)).id == command
-    await until(partial(replica.has_all_of, primary))
-    assert cluster.network is not None
-    cluster.network.separate(primary, [replica])
+    if accepted:
+        await until(partial(replica.has_all_of, primary))
+        cluster.network.separate(primary, [replica])
     await peer.send(Ack(id=command))
     await peer.send_output(command, 0, "all of it")
     await peer.send(End(id=command, total=1, state="ok"))
@@ -108,6 +114,26 @@ async def test_what_was_told_of_one_primary_is_said_again_while_another_one_is_a
         its_replica.signal(signal.SIGCONT)
     await until(lambda: _is_ok(api, commands[1]), 90)
     assert [await metric(gateway, "fairlead_redis_failovers_total") for gateway in gateways] == [2, 2]
+
+
+async def test_an_end_that_was_told_stays_although_its_primary_has_lost_the_acceptance_too(
+    cluster: Cluster, gateways: list[GatewayProcess], api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """One node has accepted the command, and another one knows its end. The other primaries stay."""
+    api, primary, replica = api_of(gateways[1]), cluster.servers[0], cluster.servers[3]
+    peer = await dial(gateways[0], await agent_on(cluster, primary))
+    await peer.greet()
+    await until(partial(_is_noted, primary))
+    command = await ended_behind_the_replica(cluster, api, peer, primary, replica, accepted=False)
+    assert cluster.network is not None
+    primary.kill()
+    cluster.network.cut(primary)
+    cluster.network.release()
+    await replica.call("CLUSTER", "FAILOVER", "TAKEOVER")
+    for gateway in gateways:
+        found = await read(api_of(gateway), command)
+        assert (found["state"], found["truncated"]) == ("ok", False)
+        assert await api_of(gateway).output(command) == "all of it"
 
 
 async def _is_noted(primary: ClusterServer) -> bool:

@@ -99,7 +99,9 @@ class Commands:
         if answer.why == "ok":
             about = args[9]
             assert isinstance(about, bytes)
-            self.recent.accepted(record.id, record.agent, record.created, record.retention, args[2:7], about)
+            self.recent.accepted(
+                record.id, record.agent, record.created, record.retention, args[2:7], about, record.results_limit
+            )
         return answer
 
     def end_offer(self, command: str, agent: str, gen: int, *, written: bool) -> Answer[str | None]:

@@ -43,6 +43,8 @@ fl2:out:{s}:id         stream  results; entry `k-0` has offset k-1. Written by a
 fl2:in:{s}:id          stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
 fl2:outcome:{s}:id     string  final state of a command with an Idempotency-Key, and when it ended, if that key
                                outlives the record. Written by finish; as long as the key
+fl2:aside:{s}:id       list    what a node knows of the end of a command that has no record after a failover, for the
+                               node that accepted it. Written by set_aside, removed by that node; 10 minutes
 fl2:kept:{s}           zset    `id agent bytes` of each ended command with more than 1 KiB of results, or more than
                                its method may have → when it ended (ms). Written by what ends commands; entries are
                                removed with the results
@@ -194,7 +196,8 @@ KEY_TYPES = {
     "fl1:node": "hash", REVISION: "hash", REBALANCE: "hash", DISCONNECT: "hash",
     "fl1:disconnected": "hash", "fl2:agent": "hash", "fl2:open": "hash", "fl1:agents": "zset", "fl1:columns": "hash",
     "fl2:cmd": "hash",
-    "fl2:out": "stream", "fl2:in": "stream", "fl2:outcome": "string", "fl2:deadlines": "zset", "fl1:idem": "string",
+    "fl2:out": "stream", "fl2:in": "stream", "fl2:outcome": "string", "fl2:aside": "list",
+    "fl2:deadlines": "zset", "fl1:idem": "string",
     "fl2:kept": "zset", "fl2:kept_until": "zset", "fl2:kept_bytes": "string",
     "fl1:runs": "zset", "fl1:recent_runs": "zset", "fl1:run": "hash", "fl1:run_agents": "list",
     "fl1:run_states": "string", "fl1:run_ends": "list", "fl1:run_groups": "hash",
@@ -289,6 +292,10 @@ def in_key(command: str) -> str:
 
 def outcome_key(command: str) -> str:
     return f"fl2:outcome:{{{command_shard(command)}}}:{command}"
+
+
+def aside_key(command: str) -> str:
+    return f"fl2:aside:{{{command_shard(command)}}}:{command}"
 
 
 def deadlines_key(shard: int) -> str:

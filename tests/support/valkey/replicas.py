@@ -35,11 +35,11 @@ class Replicas:
 
     @property
     def url(self) -> str:
-        return f"redis://:{self._password}@127.0.0.1:{self.front.port}" if self._password else self._bare
+        return self.url_at(self.front.port)
 
-    @property
-    def _bare(self) -> str:
-        return f"redis://127.0.0.1:{self.front.port}"
+    def url_at(self, port: int) -> str:
+        """For nodes that reach the primary over another line."""
+        return f"redis://:{self._password}@127.0.0.1:{port}" if self._password else f"redis://127.0.0.1:{port}"
 
     async def __aenter__(self) -> Replicas:
         await asyncio.gather(*(server.start() for server in (self.primary, *self.replicas)))

@@ -32,7 +32,7 @@ OVERHEAD: Final = 48
 
 
 class AcceptedStep(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """A command was accepted. `terms` and `about` are those of its record."""
+    """A command was accepted. `terms`, `about` and `results_limit` are those of its record."""
 
     command: str
     agent: str
@@ -40,6 +40,7 @@ class AcceptedStep(msgspec.Struct, frozen=True, array_like=True, tag=1):
     retention: int
     terms: tuple[Any, ...]
     about: bytes
+    results_limit: int | None = None
 
 
 class SentStep(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -79,7 +80,7 @@ class CancelStep(msgspec.Struct, frozen=True, array_like=True, tag=5):
 Step = KeyStep | AcceptedStep | SentStep | EndedStep | CancelStep
 
 
-class StoredStep(msgspec.Struct, frozen=True, array_like=True):
+class StoredStep(msgspec.Struct, frozen=True, array_like=True, tag=6):
     """What the agent with this memory sent was stored; `steps` are those of the append."""
 
     command: str
@@ -88,9 +89,14 @@ class StoredStep(msgspec.Struct, frozen=True, array_like=True):
     steps: Sequence[Any]
 
 
+EndStep = StoredStep | EndedStep
+"""A step by which a node knows how a command has ended, or what came before its end."""
+
 _pack = msgspec.msgpack.Encoder().encode
 _unpack_step = msgspec.msgpack.Decoder(Step).decode
 _unpack_stored = msgspec.msgpack.Decoder(StoredStep).decode
+pack_end: Callable[[EndStep], bytes] = _pack
+unpack_end: Callable[[bytes], EndStep] = msgspec.msgpack.Decoder(EndStep).decode
 
 
 class _PackedSteps:
@@ -165,9 +171,10 @@ class RecentSteps:
         return map(_unpack_stored, self._stored)
 
     def accepted(
-        self, command: str, agent: str, created: int, retention: int, terms: tuple[Arg, ...], about: bytes
-    ) -> None:
-        self._add(AcceptedStep(command, agent, created, retention, terms, about))
+        self, command: str, agent: str, created: int, retention: int, terms: tuple[Arg, ...], about: bytes,
+        results_limit: int | None = None,
+    ) -> None:  # fmt: skip
+        self._add(AcceptedStep(command, agent, created, retention, terms, about, results_limit))
 
     def key_bound(self, key: str, value: str) -> None:
         self._add(KeyStep(key, value))

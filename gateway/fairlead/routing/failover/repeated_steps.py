@@ -1,8 +1,8 @@
 """Says again what this node has stored lately, and which commands its links have: the work of one comparison.
 
 Only `Comparison` calls it. The order matters: first what was accepted, then what was sent, then results, then ends.
-What is found changed is told as if it had just happened. It may be repeated, and raises BusUnavailable if Redis goes
-away.
+What is found changed is told as if it had just happened. How a command has ended whose acceptance is lost, too, is said
+by `LostEnds`. It may be repeated, and raises BusUnavailable if Redis goes away.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from fairlead.fleet.failover.recent_steps import (
     AcceptedStep,
     CancelStep,
     EndedStep,
+    EndStep,
     KeyStep,
     SentStep,
     Step,
     StoredStep,
 )
-from fairlead.fleet.failover.repairs import Recalled
+from fairlead.fleet.failover.repairs import Recalled, ends
 from fairlead.fleet.schema import TargetState
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.failover.lost_ends import AT_ONCE, LostEnds
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.answer import map_bounded
 from fairlead.wire.messages import OVER
-
-AT_ONCE = 64
 
 
 class RepeatedSteps:
@@ -41,6 +41,7 @@ class RepeatedSteps:
     ) -> None:
         self._store = fleet.store
         self._repairs = fleet.repairs
+        self._lost_ends = LostEnds(fleet.repairs)
         self._recent = fleet.records.recent
         self._completion = completion
         self._delivery = delivery
@@ -63,22 +64,29 @@ class RepeatedSteps:
 
         steps = [step for step in self._recent if is_here(step)]
         sessions = [session for session in hub if owned[agent_shard(session.agent)]]
-        await self._restore(steps, lost)
+        others = await self._restore(steps, lost)
         await self._recall_sent([step for step in steps if isinstance(step, SentStep)], lost)
         await self._recall_streams(sessions, lost)
-        await self._append([step for step in self._recent.stored if is_here(step)], lost)
-        await self._end(steps, lost)
+        own = [step for step in self._recent.stored if is_here(step)]
+        await self._append([*own, *(step for step in others if isinstance(step, StoredStep))], lost)
+        await self._end([*steps, *(step for step in others if isinstance(step, EndedStep))], lost)
+        await self._lost_ends.forget({step.command for step in others})
         return ", ".join(f"{count} {what}" for what, count in sorted(lost.items()) if count)
 
-    async def _restore(self, steps: Iterable[Step], lost: Counter[str]) -> None:
+    async def _restore(self, steps: Iterable[Step], lost: Counter[str]) -> list[EndStep]:
+        """Returns what other nodes know of the ends of commands that this one has accepted."""
         keys = [step for step in steps if isinstance(step, KeyStep)]
         async for _ in map_bounded(self._repairs.bind_key, keys, AT_ONCE):
             pass
         now = self._membership.now()
         accepted = [step for step in steps if isinstance(step, AcceptedStep)]
         kept = [step for step in accepted if now < step.created + step.retention]  # else it may have expired
-        async for _, was_gone in map_bounded(self._repairs.end_lost, kept, AT_ONCE):
+        known: list[str] = []
+        async for step, (was_gone, others_know) in map_bounded(self._repairs.end_lost, kept, AT_ONCE):
             lost["commands"] += was_gone
+            if others_know:
+                known.append(step.command)
+        return await self._lost_ends.of_others(known)
 
     async def _recall_sent(self, steps: Iterable[SentStep], lost: Counter[str]) -> None:
         newest = {step.command: step for step in steps}
@@ -112,13 +120,20 @@ class RepeatedSteps:
             self._delivery.cancel(session, command, OVER)
 
     async def _append(self, steps: Sequence[StoredStep], lost: Counter[str]) -> None:
-        commands = {(step.command, step.memory): step for step in steps}
+        commands: dict[tuple[str, str], list[StoredStep]] = {}
+        for step in steps:
+            commands.setdefault((step.command, step.memory), []).append(step)
         still_open: dict[tuple[str, str], int] = {}
+        lost_ends: list[list[StoredStep]] = []
         async for key, found in map_bounded(
-            lambda key: self._repairs.recall(key[0], commands[key].agent, 0, key[1]), commands, AT_ONCE
+            lambda key: self._repairs.recall(key[0], commands[key][0].agent, 0, key[1]), commands, AT_ONCE
         ):
-            if found.why == "ok":  # others are over, as it was told, or gone
+            if found.why == "ok":  # others are over, as it was told, or lost
                 still_open[key] = found.gen
+            elif LostEnds.may_be(found.why, found.state) and ends(commands[key][-1].steps):
+                lost_ends.append(commands[key])
+        for first, *_ in await self._lost_ends.reopen(lost_ends):
+            still_open[first.command, first.memory] = 0
         async for step, stored in map_bounded(
             lambda step: self._repairs.append(
                 step.command, step.agent, still_open[step.command, step.memory], step.steps
@@ -136,9 +151,17 @@ class RepeatedSteps:
                     self._completion.notify(step.command, stored.followers)
 
     async def _end(self, steps: Iterable[Step], lost: Counter[str]) -> None:
-        ends = [step for step in steps if isinstance(step, EndedStep)]
-        async for _, was_open in map_bounded(self._repairs.end, ends, AT_ONCE):
-            lost["ends"] += was_open
+        ended = [step for step in steps if isinstance(step, EndedStep)]
+        lost_ends: list[list[EndedStep]] = []
+        async for step, (why, state) in map_bounded(self._repairs.end, ended, AT_ONCE):
+            lost["ends"] += why == "ok"
+            if LostEnds.may_be(why, state):
+                lost_ends.append([step])
+        reopened = [step for (step,) in await self._lost_ends.reopen(lost_ends)]
+        async for _, (why, _) in map_bounded(
+            lambda step: self._repairs.end(step, truncated=LostEnds.had_results(step)), reopened, AT_ONCE
+        ):
+            lost["ends"] += why == "ok"
         asked = [step for step in steps if isinstance(step, CancelStep)]
         async for _ in map_bounded(lambda step: self._repairs.ask_cancel(step.command, step.agent), asked, AT_ONCE):
             pass
