@@ -112,6 +112,40 @@ async def test_a_run_belongs_to_whoever_posted_it(
     assert '"withheld":true' in after.text
 
 
+async def test_whoever_resumes_a_run_may_still_run_its_method_on_what_has_not_begun(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """What goes on by itself needs no right that was taken away since; to have it go on again does."""
+    first, second = [await labelled(api, await dial(gateway), "dev") for _ in range(2)]
+    deploy, everybody = await caller_of(api_of, gateway, "ci"), await caller_of(api_of, gateway, "all")
+    body = {"method": "exec", "agents": [first.agent, second.agent], "concurrency": 1, "payload": FITTING["exec"]}
+    run = (await deploy.http.post("/v1/runs", json=body)).json()["id"]
+
+    async def waits() -> bool:
+        return bool((await deploy.http.get(f"/v1/runs/{run}")).json()["counts"] == {"waiting": 1, "ok": 1})
+
+    assert (await deploy.http.post(f"/v1/runs/{run}/pause")).status_code == 202
+    await until(lambda: _has_state(api, run, "paused"))
+    await answer_once(first, b"before")
+    await until(waits)
+    await api.http.patch(f"/v1/agents/{first.agent}", json={"labels": {"env": "prod"}})  # which is done with
+    await api.http.patch(f"/v1/agents/{second.agent}", json={"labels": {"env": "prod"}})
+    assert second.agent in denied(await deploy.http.post(f"/v1/runs/{run}/resume"))
+    assert (await api.http.get(f"/v1/runs/{run}")).json()["state"] == "paused"
+    await api.http.patch(f"/v1/agents/{second.agent}", json={"labels": {"env": "dev"}})
+    assert (await deploy.http.post(f"/v1/runs/{run}/resume")).status_code == 202
+    await until(lambda: _has_state(api, run, "running"))
+    assert (await deploy.http.post(f"/v1/runs/{run}/pause")).status_code == 202
+    await api.http.patch(f"/v1/agents/{second.agent}", json={"labels": {"env": "prod"}})
+    assert (await everybody.http.post(f"/v1/runs/{run}/resume")).status_code == 202, "its role is for everybody's runs"
+    await answer_once(second, b"after")
+    assert (await ended(api, run))["counts"] == {"ok": 2}
+
+
+async def _has_state(api: GatewayApi, run: str, state: str) -> bool:
+    return bool((await api.http.get(f"/v1/runs/{run}")).json()["state"] == state)
+
+
 async def test_only_agents_that_the_poster_may_use_now_join_a_run(
     gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:

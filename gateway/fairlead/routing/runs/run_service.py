@@ -178,6 +178,14 @@ class RunService:
             raise InvalidRequest(f"no target of run {row.id} ended as {' or '.join(states)}", field="states")
         return payload, chosen
 
+    async def waiting(self, row: RunRow) -> list[str]:
+        """The targets of a run that have not started. Raises RecordLost."""
+        agents, letters = await self._runs.agents(row.id), await self._runs.states(row.id)
+        if min(len(agents), len(letters)) < row.targets:
+            raise RecordLost(f"parts of run {row.id} are gone, because it has expired or Redis has lost data")
+        wanted = LETTERS[RunTargetState.WAITING]
+        return [agent for agent, letter in zip(agents, letters, strict=False) if letter == wanted]
+
     async def groups(self, row: RunRow, most: int) -> list[NamedGroup]:
         """The largest `most` groups of the targets that have ended."""
         named = []

@@ -34,6 +34,8 @@ from fairlead.wire.ids import check_command_id
 GROUPS = 20
 PAGE = 100
 """Runs in a page, unless the caller asks for another number; 1,000 at most."""
+TARGETS_AT_ONCE = 1_000
+"""Targets whose rows are read together when a run is resumed: it may have 100,000."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -101,7 +103,22 @@ class RunRoutes:
         return await self._ask(request, "pause")
 
     async def resume(self, request: Request) -> Response:
+        """What goes on by itself needs no right that was taken away since; whoever has it go on needs it."""
+        row = await self._row(request, Verb.CANCEL)
+        if row.state is RunState.PAUSED:
+            await self._require_waiting(caller(request), row)
         return await self._ask(request, "resume")
+
+    async def _require_waiting(self, subject: Subject, row: RunRow) -> None:
+        """Raises PermissionDenied unless the caller may run the method on all targets that have not started, or a rule
+        is for everybody's runs."""
+        if self._authorizer.allows_run(subject, Verb.CANCEL, "", row.terms.method):
+            return
+        agents = await self._runs.service.waiting(row)
+        for at in range(0, len(agents), TARGETS_AT_ONCE):
+            some = agents[at : at + TARGETS_AT_ONCE]
+            rows = await self._runs.selection.rows(some)
+            self._authorizer.require_run_on(subject, row.terms.method, some, rows)
 
     async def _ask(self, request: Request, wish: str) -> Response:
         row = await self._row(request, Verb.CANCEL)
