@@ -110,6 +110,7 @@ async def test_a_run_belongs_to_whoever_posted_it(
     after = await deploy.http.get(f"/v1/runs/{run}/results")
     assert "a secret" not in after.text
     assert '"withheld":true' in after.text
+    assert '"digest":null' in after.text, "a digest tells what was said to whoever can guess it"
 
 
 async def test_whoever_resumes_a_run_may_still_run_its_method_on_what_has_not_begun(

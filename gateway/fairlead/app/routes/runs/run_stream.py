@@ -120,7 +120,7 @@ def _line(result: TargetResult, visible: bool) -> dict[str, object]:
         "code": end.code or None, "digest": end.digest or None,
     }  # fmt: skip
     if not visible:
-        return {**line, "withheld": True}
+        return {**line, "digest": None, "withheld": True}
     record = result.record
     if record is not None:
         shown = end_of(record, record.targets[0])
