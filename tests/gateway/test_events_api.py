@@ -283,6 +283,33 @@ async def test_a_reader_sees_only_what_its_role_shows(
     assert last["error"]["code"] == "permission_denied"
 
 
+async def test_a_selector_of_events_tells_nothing_about_agents_that_the_caller_may_not_view(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
+) -> None:
+    """Otherwise whoever reads the events of an agent could ask for its labels and facts, one question at a time."""
+    roles = tmp_path / "roles.yaml"
+    write_roles(
+        roles,
+        "roles:\n  alarms:\n    - {verbs: [events], agents: '*'}\n  dev-view:\n    - {verbs: [view], agents: env=dev}\n"
+        "bindings:\n  - {tokens: [reader], roles: [alarms, dev-view]}\n",
+    )
+    node = make_gateway(own_valkey.url, "--roles", str(roles))
+    api = api_of(node)
+    dev, prod = await dial(node), await dial(node)
+    for agent, env in ((dev, "dev"), (prod, "prod")):
+        await agent.greet(facts={"os": "linux"})
+        await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"env": env}})
+        await emit(agent, "up")
+    reader = as_caller(api_of, node, await create_token(api, "reader"))
+    assert [one["agent"] for one in await stored(reader, 2)] == [dev.agent, prod.agent]
+    selectors = "label.env", "fact.os=linux", "env in (dev,prod)", "!retired", "env!=dev,os", "env=prod"
+    for number, selector in enumerate(selectors):
+        wanted = [dev.agent] * (selector not in ("env!=dev,os", "env=prod"))
+        assert [one["agent"] for one in await stored(reader, 0, selector=selector)] == wanted, selector
+        grouped = await stored(reader, 0, selector=selector, group=f"g{number}")
+        assert [one["agent"] for one in grouped] == wanted, selector
+
+
 async def test_a_stream_of_a_revoked_token_ends(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, tmp_path: Path
 ) -> None:

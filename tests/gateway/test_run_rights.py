@@ -76,6 +76,20 @@ async def test_a_run_reaches_only_agents_that_its_caller_may_use(
     ).status_code == 403
 
 
+async def test_batches_tell_nothing_about_agents_that_the_caller_may_not_view(
+    gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent
+) -> None:
+    """The order of a dry run would be that of their labels. The role of `named` runs a method and views nothing."""
+    agents = [await dial(gateway, agent=f"named-{n}") for n in range(2)]
+    for agent in agents:
+        await labelled(api, agent, "dev")
+    named = await caller_of(api_of, gateway, "named")
+    body = {"method": "work", "agents": [agent.agent for agent in agents], "dry_run": True}
+    assert (await named.http.post("/v1/runs", json=body)).status_code == 200
+    refused = await named.http.post("/v1/runs", json={**body, "batches": {"by": "label.env"}})
+    assert "verb view" in denied(refused)
+
+
 async def test_a_run_belongs_to_whoever_posted_it(
     gateway: GatewayProcess, api: GatewayApi, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:

@@ -50,7 +50,8 @@ class StreamStart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """The events that a caller wants and may read. `agent` and `type` are empty for all; `type` may end with `*`."""
+    """The events that a caller wants and may read. `agent` and `type` are empty for all; `type` may end with `*`. A
+    selector chooses among the agents that the caller may also view."""
 
     authorizer: Authorizer
     subject: Subject
@@ -72,6 +73,8 @@ class EventFilter:
             return False
         if not self.selector.terms:
             return True
+        if not await self.authorizer.allows(self.subject, Verb.VIEW, agent):
+            return False  # what a selector finds tells labels and facts
         traits = await self.authorizer.traits(agent)
         return self.selector.matches(traits.labels, traits.facts) is True
 

@@ -194,6 +194,9 @@ class RunStartRoutes:
             rows = await selection.rows(agents) if key is not None or not subject.administrator else []
             if not subject.administrator:
                 self._authorizer.require_run_on(subject, body.method, agents, rows)
+            if key is not None:  # the order of the targets tells what the agents have there
+                for row in rows:
+                    self._authorizer.require_on_row(subject, Verb.VIEW, row)
             found = Selection(agents, 0, values_of(key, rows))
             return found, self._authorizer.approval_rules_on(subject, body.method, agents, rows)
         assert isinstance(body.selector, str)
