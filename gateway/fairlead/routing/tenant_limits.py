@@ -1,4 +1,4 @@
-"""The quotas of tenants: what is refused because a tenant has, or does, as much as it may.
+"""The quotas of tenants, and their shares of a node: what is refused because a tenant has, or does, as much as it may.
 
 Dispatch, runs and enrolment ask before they accept something; what ends commands and runs, and what removes agents, say
 so. A tenant without a quota for something is not counted and costs nothing. The file of roles declares the quotas, and
@@ -11,6 +11,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from fairlead.errors import QuotaExceeded
 from fairlead.fleet.tenants.quotas import QUOTAS, Quotas
@@ -19,6 +20,19 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.tenant import DEFAULT, shown_tenant, tenant_of
 
 logger = logging.getLogger(__name__)
+
+SHARED: Final = 0.75
+"""The share of a node's places, such as for readers or runs, that is given to whoever comes first. The rest is for
+tenants that have less than their share."""
+
+
+def has_place(tenant: str, taken: Mapping[str, int], most: int) -> bool:
+    """Whether a tenant may have one more of the `most` places of a node, of which each tenant has `taken` some. The
+    default tenant is that of whoever runs the node, and may have them all."""
+    count, present = sum(taken.values()), len(taken) + (tenant not in taken)
+    # Divide by one more than are present, so that there is always room for a new tenant.
+    within = not tenant or count < most * SHARED or taken.get(tenant, 0) < most / (present + 1)
+    return count < most and within
 
 
 class TenantLimits:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from fairlead.errors import BusUnavailable, NodeBusy, Unavailable
 from fairlead.fleet.events.event_log import BEGINNING, EventLog, EventPage, Position, StoredEvent
 from fairlead.routing.followers import Follower, Followers
+from fairlead.routing.tenant_limits import has_place
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.errors import StoreError
 from fairlead.store.store import Store
@@ -27,9 +28,6 @@ logger = logging.getLogger(__name__)
 
 READERS = 100
 """Readers on one node. Each may have a page of PAGE_BYTES on its way."""
-SHARED = 0.75
-"""The share of the places that is given to whoever comes first. The rest is for tenants that have less than their
-share."""
 PERIOD = 0.2
 """Seconds between two looks into Redis while somebody reads: events are for people and dashboards, and a look at an
 unchanged stream takes Redis some 10 µs."""
@@ -78,10 +76,9 @@ class EventFeeds:
     @contextmanager
     def reader(self, tenant: str) -> Iterator[tuple[EventFeed, Follower]]:
         """A place for one reader. Raises NodeBusy if this node has as many as it takes, or the tenant its share."""
-        feed, count = self.feed(tenant), self.count()
-        present = len(self._feeds) + (tenant not in self._feeds)
-        # Divide by one more than are present, so that there is always room for a new tenant.
-        if count >= READERS or (tenant and count >= READERS * SHARED and feed.readers >= READERS / (present + 1)):
+        feed = self.feed(tenant)
+        if not has_place(tenant, {name: one.readers for name, one in self._feeds.items()}, READERS):
+            count = self.count()
             raise NodeBusy(f"this node serves {count} readers of events, the maximum: use another node, or close one")
         self._feeds[tenant] = feed
         feed.readers += 1

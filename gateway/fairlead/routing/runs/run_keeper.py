@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from typing import Final
 
 from fairlead.errors import BusUnavailable, FairleadError, Unavailable
@@ -18,6 +19,7 @@ from fairlead.fleet.runs.run_record import OwnedRun
 from fairlead.fleet.runs.runs import TakenRun
 from fairlead.routing.runs.run_driver import RunDriver, RunServices
 from fairlead.routing.runs.run_plan import RunPlan
+from fairlead.routing.tenant_limits import has_place
 from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ class RunKeeper:
         self._services = services
         self._drivers: dict[str, RunDriver] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tenants: dict[str, str] = {}
+        """The tenant of each run that is driven here."""
         self._ended_targets = self._ended_runs = self._taken_over = 0
         metrics.add_gauge("fairlead_runs_driven", "Runs that this node owns", lambda: len(self._drivers))
         metrics.add_counter("fairlead_runs_ended_total", "Runs that ended on this node", lambda: self._ended_runs)
@@ -49,16 +53,21 @@ class RunKeeper:
             lambda: self._ended_targets + sum(driver.ended_targets for driver in self._drivers.values()),
         )
 
-    def check_room(self) -> None:
-        """Raises Unavailable if this node drives as many runs as it can."""
-        if len(self._drivers) >= DRIVEN:
-            raise Unavailable(f"this node drives {DRIVEN} runs, which is the most: wait for one to end, or cancel one")
+    def check_room(self, tenant: str) -> None:
+        """Raises Unavailable if this node drives as many runs as it can, or as many of this tenant as are its share: a
+        run may last a week, and need no agent."""
+        if not has_place(tenant, Counter(self._tenants.values()), DRIVEN):
+            raise Unavailable(
+                f"this node drives {len(self._drivers)} runs, which is the most (of one tenant): wait for one to end, "
+                "or cancel one"
+            )
 
     def begin(self, run: OwnedRun, plan: RunPlan) -> None:
         """Drive a run that belongs to this node."""
         if run.id in self._drivers:
             return
         driver = self._drivers[run.id] = RunDriver(self._services, run, plan)
+        self._tenants[run.id] = run.terms.tenant
         self._tasks[run.id] = asyncio.create_task(self._drive(run.id, driver), name=f"run {run.id}")
 
     async def run(self) -> None:
@@ -84,7 +93,7 @@ class RunKeeper:
             logger.exception("driving run %s failed", run)
         finally:
             self._ended_targets += driver.ended_targets
-            del self._drivers[run], self._tasks[run]
+            del self._drivers[run], self._tasks[run], self._tenants[run]
 
     async def _take_lost(self) -> None:
         services = self._services

@@ -6,6 +6,7 @@ target has returned is read from the record of its command, so a run stores noth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -20,6 +21,7 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.target_commands import command_of
+from fairlead.routing.tenant_limits import has_place
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import AnswerOrError, map_bounded
 from fairlead.wire.ids import uuid7_ms
@@ -74,7 +76,8 @@ class RunResults:
         self._runs = runs
         self._followers = followers
         self._membership = membership
-        self._readers = 0
+        self._readers: Counter[str] = Counter()
+        """The readers of each tenant on this node."""
 
     async def look_up(self, run: str, tenant: str) -> RunRow:
         """Raises CommandUnknown if the tenant has no such run."""
@@ -105,12 +108,13 @@ class RunResults:
                 return rows, before
         return rows, None
 
-    async def check(self, run: str, offset: int) -> None:
+    async def check(self, row: RunRow, offset: int) -> None:
         """Raise what `read` would raise at once, before any of the response is sent; and NodeBusy if this node has as
-        many readers as it takes."""
-        if self._readers >= READERS:
-            raise NodeBusy(f"this node serves {READERS} readers of runs, the maximum: use another node, or close one")
-        _checked(run, offset, await self._runs.follow(run, offset))
+        many readers as it takes, or the tenant its share."""
+        if not has_place(row.terms.tenant, self._readers, READERS):
+            count = self._readers.total()
+            raise NodeBusy(f"this node serves {count} readers of runs, the maximum: use another node, or close one")
+        _checked(row.id, offset, await self._runs.follow(row.id, offset))
 
     async def read(self, row: RunRow, offset: int, follow: bool, with_output: bool) -> AsyncGenerator[RunUpdate]:
         """Yield results from `offset` on, until the run has ended; without `follow`, until they end now. With
@@ -120,7 +124,7 @@ class RunResults:
         """
         agents = _Agents(self._runs, row.id)
         lease = self._membership.lease if follow else ""
-        with self._counted(), self._followers.follow(row.id) as follower:
+        with self._counted(row.terms.tenant), self._followers.follow(row.id) as follower:
             while True:
                 follower.clear()
                 if self._followers.released and follow:
@@ -144,12 +148,12 @@ class RunResults:
                     await follower.wait(POLL_INTERVAL)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
-        self._readers += 1
+    def _counted(self, tenant: str) -> Iterator[None]:
+        self._readers[tenant] += 1
         try:
             yield
         finally:
-            self._readers -= 1
+            self._readers -= Counter([tenant])  # and forget a tenant that has none
 
     async def _results(
         self, row: RunRow, agents: _Agents, offset: int, ends: list[RunEnd], with_output: bool

@@ -80,7 +80,7 @@ class RunService:
         Raises IdempotencyConflict, RecordExpired, QuotaExceeded, Unavailable, StoreFull and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which some node may drive the run.
         """
-        self._keeper.check_room()
+        self._keeper.check_room(terms.tenant)
         self._memory.check_command(len(payload))
         self._membership.check_alive("it does not know which agents are linked")
         run = chosen or uuid7(self.now, random.randbytes(10))

@@ -84,7 +84,7 @@ class RunRoutes:
         await self._auditor.allow(request)
         offset, follow = whole_number(request, "from", 0, 1 << 53), flag(request, "follow")
         output, progress = flag(request, "output", "true"), flag(request, "progress")
-        await self._runs.results.check(row.id, offset)
+        await self._runs.results.check(row, offset)
         updates = self._runs.results.read(row, offset, follow, with_output=output)
 
         def check() -> None:
