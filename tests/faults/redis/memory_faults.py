@@ -30,6 +30,8 @@ FULL_SHARE = 0.9
 AT_ONCE = 16
 GHOSTS = 4_000
 """At most. Each takes some 9 KiB with its facts, and as much with its labels."""
+LABELLED = 3_000
+"""At most; half of them take the memory."""
 FACTS = {f"fact-{n}": "f" * 200 for n in range(18)}
 """Some 4 KiB, the most that the facts of one agent may have."""
 LABELS = {f"label-{n}": "l" * 63 for n in range(64)}
@@ -88,9 +90,9 @@ async def ghosts(scene: Scene) -> None:
 
 
 async def labels(scene: Scene) -> None:
-    """Agents get as many labels as there may be."""
-    names = await _make_ghosts(scene, {}, _never)
-    await _each(names, lambda name: _label(scene, name, LABELS), lambda: _refuses_everywhere(scene))
+    """Agents get as many labels as there may be. They are so few that there is room without their labels."""
+    names = await _make_ghosts(scene, {}, _never, LABELLED)
+    await _each(names, lambda name: _label(scene, name, LABELS), lambda: _is_full(scene))
     await _full_for_a_while(scene)
     await _each(names, lambda name: _label(scene, name, dict.fromkeys(LABELS)))
     await _has_room_again(scene)
@@ -101,8 +103,10 @@ async def _never() -> bool:
     return False
 
 
-async def _make_ghosts(scene: Scene, facts: dict[str, str], enough: Callable[[], Awaitable[bool]]) -> list[str]:
-    names = [f"ghost-{n}" for n in range(GHOSTS)]
+async def _make_ghosts(
+    scene: Scene, facts: dict[str, str], enough: Callable[[], Awaitable[bool]], most: int = GHOSTS
+) -> list[str]:
+    names = [f"ghost-{n}" for n in range(most)]
     made: list[str] = []
 
     async def make(name: str) -> None:
@@ -238,6 +242,11 @@ def _commands(scene: Scene, at: int = 0) -> str:
     return f"http://127.0.0.1:{scene.fleet.nodes[at].api}/v1/commands"
 
 
+async def _is_full(scene: Scene) -> bool:
+    """By the word of the server: nodes look once in some seconds, in which a thousand agents get labels."""
+    return int((await scene.servers.server.info("memory"))["used_memory"]) > FULL_SHARE * MEMORY
+
+
 async def _share(scene: Scene) -> float:
     return await scene.fleet.metric(scene.fleet.nodes[0], "fairlead_redis_memory_bytes") / MEMORY
 
@@ -246,13 +255,19 @@ async def _dropped(scene: Scene) -> bool:
     return any([await scene.fleet.metric(node, "fairlead_events_dropped_total") for node in scene.fleet.nodes])
 
 
-MEMORY_FAULTS = tuple(
-    RedisFault(words, limited, play, NOTHING, (LOCAL,), events=play is not events, results=False)
-    for words, play in (
-        ("memory: a flood of events", events),
-        ("memory: full of the output of open commands", outputs),
-        ("memory: full of agents that never come back", ghosts),
-        ("memory: full of labels", labels),
-    )
+def _fault(
+    words: str, play: Callable[[Scene], Awaitable[None]], *, events: bool = False, agents: int = 18, rate: float = 8.0
+) -> RedisFault:
+    """A full Redis drops the oldest results of commands that have ended."""
+    return RedisFault(
+        words, limited, play, NOTHING, (LOCAL,), events=events, results=False, agents=agents, rate=rate
+    )  # fmt: skip
+
+
+MEMORY_FAULTS = (
+    _fault("memory: a flood of events", events),
+    _fault("memory: full of the output of open commands", outputs, events=True),
+    _fault("memory: full of agents that never come back", ghosts, events=True),
+    # Labels take minutes to set and to remove: more commands would fill the memory with their own records meanwhile.
+    _fault("memory: full of labels", labels, events=True, agents=6, rate=2.0),
 )
-"""A full Redis drops the oldest results of commands that have ended."""

@@ -18,9 +18,6 @@ from faults.redis.server_faults import SERVER_FAULTS
 FAULTS = {
     fault.name: fault for fault in (*SENTINEL_FAULTS, *CLUSTER_FAULTS, *MANAGED_FAULTS, *SERVER_FAULTS, *MEMORY_FAULTS)
 }
-AGENTS = 18
-"""So few that each of them is probed about once a second."""
-RATE = 8.0
 
 
 async def play(
@@ -36,8 +33,8 @@ async def play(
             servers.url,
             told,
             flags,
-            agents=AGENTS,
-            rate=RATE,
+            agents=fault.agents,
+            rate=fault.rate,
             seed=seed,
             concerned=concerned,
             result=result,

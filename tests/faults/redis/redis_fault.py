@@ -62,6 +62,10 @@ class RedisFault:
     """Whether all events have to be there afterwards."""
     results: bool = True
     """Whether all results have to be there afterwards."""
+    agents: int = 18
+    """So few that each of them is probed about once a second."""
+    rate: float = 8.0
+    """Commands a second, besides the probes."""
 
     @property
     def name(self) -> str:
