@@ -142,7 +142,7 @@ class Node:
             ):  # fmt: skip
                 registry.on_reload = partial(self._issuers_changed, action, registry)
         self.authorizer.policy_watch.on_change = self._policy_changed
-        registration.refusals.log = self.routing.schedule_keeper.log = log
+        registration.refusals.log = self.routing.schedule_keeper.log = self.routing.runs.late.log = log
         self.identity.record(log)
         registration.cloned = ClonedAgents(
             fleet, self.identity.revocations, log, self.routing.tasks, self.membership.now, self.metrics

@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 from aiohttp import web
 
+from fairlead.audit.verification import read_lines
 from fairlead.fleet.events.event_log import EventLog
 from fairlead.routing.sinks.sinks_file import parse_sinks
 from fairlead.routing.sinks.webhook_client import SendOutcome, WebhookClient
@@ -159,7 +160,10 @@ async def test_dead_letters_are_listed_sent_again_and_discarded(
         sinks = write_sinks(
             tmp_path / "sinks.toml", siem={"url": receiver.url, "retry_for": 0}, patient={"url": receiver.url}
         )
-        node = make_gateway(own_valkey.url, "--event-sinks", str(sinks), "--roles", str(roles))
+        audit = tmp_path / "audit"
+        node = make_gateway(
+            own_valkey.url, "--event-sinks", str(sinks), "--roles", str(roles), "--audit-log", str(audit)
+        )
         api = api_of(node)
         await add(log, "e-1", "e-2", "gone")
         await add(log, "secret", agent="db-1")
@@ -192,6 +196,8 @@ async def test_dead_letters_are_listed_sent_again_and_discarded(
         good[0] = True
         results = (await web.http.post(f"{path}/retry", json={"ids": ids})).json()["results"]
         assert results == [{"id": id, "delivered": True, "error": None} for id in ids[:3]]
+        sent = [line.detail for line in read_lines(audit) if line.action == "retryDeadLetters"]
+        assert sent == [f"sink siem {ids[0]}", f"sink siem {' '.join(ids[:3])}"], "not the one that it may not read"
         assert {"e-1", "e-2", "gone"} <= set(receiver.accepted)
         assert (await api.http.delete(f"{path}/{ids[3]}")).status_code == 204
         assert await letters_of(api) == []

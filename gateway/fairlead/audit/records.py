@@ -39,7 +39,10 @@ SINKS_CHANGED: Final = "sinksChanged"
 ENROLLED: Final = "enrolAgent"
 """The action of the line that a node writes before an agent that enrols gets its credential."""
 SCHEDULED: Final = "scheduleStarted"
-"""The action of the line that a node writes before it begins a run for a schedule; `detail` has the schedule."""
+"""The action of the line that a node writes before it begins a run for a schedule, or when it begins none because the
+caller may not run the method any more; `detail` has the schedule."""
+JOINED: Final = "agentsJoined"
+"""The action of the line that a node writes before agents join a run; `detail` has the first of them."""
 RECOVERED: Final = "auditRecovered"
 """The action of the line that a node writes when the log does not end where it should."""
 LINE_LIMIT: Final = 16 << 10

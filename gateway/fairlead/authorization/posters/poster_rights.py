@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fairlead.authorization.authorizer import Authorizer
-from fairlead.authorization.policy import Verb
+from fairlead.authorization.policy import Access, Verb
 from fairlead.authorization.subject import ADMINISTRATOR, Subject
 from fairlead.fleet.runs.poster import Poster
 from fairlead.fleet.schema import AgentRow
@@ -44,9 +44,11 @@ class Posters:
 
     def may_run(self, poster: Poster, method: str) -> Callable[[AgentRow], bool] | None:
         """Says of an agent, by its row, whether the poster may see it and run the method on it without an approval;
-        None if they may run nothing any more. Raises BusUnavailable."""
+        None if they may run it nowhere any more. Raises BusUnavailable."""
         subject, authorizer = self.subject(poster), self._authorizer
         if subject is None or subject.tenant != poster.tenant or not authorizer.declares(poster.tenant):
+            return None
+        if not authorizer.policy.decide(subject, Access(Verb.RUN, method)).allowed:
             return None
 
         def may(row: AgentRow) -> bool:

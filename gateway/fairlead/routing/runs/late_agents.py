@@ -13,15 +13,18 @@ import random
 from collections.abc import Callable, Collection
 from typing import Final
 
+from fairlead.audit.log_writer import AuditLogWriter
+from fairlead.audit.records import JOINED, AuditEvent
 from fairlead.errors import FairleadError
 from fairlead.fleet import selector
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.runs.poster import Poster
-from fairlead.fleet.runs.run_record import RunTerms
+from fairlead.fleet.runs.run_record import OwnedRun, RunTerms
 from fairlead.fleet.schema import AgentRow
 from fairlead.fleet.selector import Selector
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.selection import TARGETS, AgentSelection
+from fairlead.tenant import local_id
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ SHARE: Final = 20
 however large the fleet is."""
 EVERY: Final = "*"
 """The selector of a run that is for all agents."""
+NAMED: Final = 7
+"""Agents that a line of the audit log names, whose ids have 128 characters at most."""
 
 
 def nobody(_poster: Poster, _method: str) -> None:
@@ -44,6 +49,7 @@ class LateAgents:
         self._membership = membership
         self.may_run: Callable[[Poster, str], Callable[[AgentRow], bool] | None] = nobody
         """Says which agents a poster may run a method on now; None if they may run it nowhere."""
+        self.log: AuditLogWriter | None = None
 
     async def find(self, terms: RunTerms, known: Collection[str], *, linked: bool = True) -> list[str]:
         """Agents that match and that the poster may run the method on now, without those that are `known`; with
@@ -58,6 +64,19 @@ class LateAgents:
 
         return (await self._agents.select(terms.tenant, run_selector(terms.selector), joins)).agents
 
+    async def record(self, run: str, terms: RunTerms, agents: list[str]) -> None:
+        """Write who joins a run, before they do. Raises AuditUnavailable."""
+        if self.log is None:
+            return
+        named = ", ".join(map(local_id, agents[:NAMED])) + ", …" * (len(agents) > NAMED)
+        await self.log.write(
+            AuditEvent(
+                terms.subject, "run", JOINED, "allowed", method=terms.method, selector=terms.selector,
+                count=len(agents), run=run, detail=named,
+                credential="" if terms.poster is None else terms.poster.token_id, tenant=terms.tenant,
+            )
+        )  # fmt: skip
+
     def is_linked(self, row: AgentRow) -> bool:
         return self._membership.table.presence(row, self._membership.now())[0] is Presence.ONLINE
 
@@ -70,14 +89,14 @@ def run_selector(text: str) -> Selector:
 class Joining:
     """The looks of one run's driver. What they find waits here until the driver takes it."""
 
-    def __init__(self, late: LateAgents, terms: RunTerms, agents: Collection[str], found: Callable[[], None]) -> None:
-        """`agents` are the targets so far; `found` is called when some more can be taken."""
+    def __init__(self, late: LateAgents, run: OwnedRun, found: Callable[[], None]) -> None:
+        """`found` is called when some more agents can be taken."""
         self._late = late
-        self._terms = terms
-        self._known = set(agents)
+        self._run = run
+        self._known = set(run.agents)
         self._found: list[str] = []
         self._tell = found
-        self._task = asyncio.create_task(self._run())
+        self._task = asyncio.create_task(self._look())
 
     def take(self) -> list[str]:
         """The agents that join now."""
@@ -87,18 +106,20 @@ class Joining:
     def close(self) -> None:
         self._task.cancel()
 
-    async def _run(self) -> None:
+    async def _look(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
             try:
-                new = await self._late.find(self._terms, self._known)
+                new = await self._late.find(self._run.terms, self._known)
+                new = new[: max(0, TARGETS - len(self._known))]
+                if new:
+                    await self._late.record(self._run.id, self._run.terms, new)
             except FairleadError as e:
                 logger.debug("the agents that join a run are looked for again: %s", e.message)
             except Exception:
                 logger.exception("looking for agents that join a run failed")
             else:
-                new = new[: max(0, TARGETS - len(self._known))]
                 self._known.update(new)
                 self._found += new
                 if new:

@@ -103,7 +103,7 @@ class RunDriver:
         self._targets.look(everywhere=True)
         self._services.followers.add(wish_topic(self._run.id), self)
         if self._plan.open:
-            self._joining = Joining(self._services.late, self._run.terms, self._run.agents, self._bell.notify)
+            self._joining = Joining(self._services.late, self._run, self._bell.notify)
         try:
             while await self._turn():
                 await self._wait()

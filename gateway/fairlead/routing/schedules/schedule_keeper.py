@@ -125,6 +125,11 @@ class ScheduleKeeper:
         terms = schedule.terms
         assert terms.poster is not None, "a schedule has its poster"
         if self._late.may_run(terms.poster, terms.method) is None:
+            reason = (
+                f"{terms.subject} may not run method {terms.method} any more: its token was revoked, its issuer is not "
+                "trusted, or no role allows it"
+            )
+            await self._record(schedule, "denied", reason)
             return LastStart(due, "forbidden")
         try:
             agents = await self._late.find(terms, (), linked=terms.late)
@@ -134,7 +139,7 @@ class ScheduleKeeper:
             key = hashlib.sha256(f"schedule\0{schedule.id} {due}".encode()).hexdigest(), schedule.id
 
             async def permit(run: str) -> None:
-                await self._record(schedule, run, len(agents))
+                await self._record(schedule, "allowed", run=run, count=len(agents))
 
             run, _ = await self._service.submit(
                 terms, schedule.payload, spread_order(agents) if terms.spread else agents, key, permit
@@ -146,16 +151,18 @@ class ScheduleKeeper:
             return LastStart(due, e.code)
         return LastStart(due, "started", run)
 
-    async def _record(self, schedule: Schedule, run: str, count: int) -> None:
-        """Write that a run begins on behalf of whoever has made the schedule, before it does."""
+    async def _record(
+        self, schedule: Schedule, outcome: str, reason: str = "", run: str = "", count: int | None = None
+    ) -> None:
+        """Write that a run begins on behalf of whoever has made the schedule, before it does, or why none does."""
         if self.log is None:
             return
         terms, digest = schedule.terms, hashlib.sha256(schedule.payload).hexdigest()
         await self.log.write(
             AuditEvent(
-                terms.subject, "schedule", SCHEDULED, "allowed", method=terms.method, digest=digest,
+                terms.subject, "schedule", SCHEDULED, outcome, reason, method=terms.method, digest=digest,
                 selector=terms.selector, count=count, run=run, detail=f"{schedule.id} {schedule.name}",
-                tenant=terms.tenant,
+                credential="" if terms.poster is None else terms.poster.token_id, tenant=terms.tenant,
             )
         )  # fmt: skip
 

@@ -33,8 +33,8 @@ class NewSchedule(Struct, forbid_unknown_fields=True):
 
 
 class ShownStart(Struct):
-    """How the last start of a schedule went. `outcome` is started, missed, forbidden (its caller may run nothing any
-    more), no_agents, or the code of an error."""
+    """How the last start of a schedule went. `outcome` is started, missed, forbidden (its caller may not run the method
+    any more), no_agents, or the code of an error."""
 
     due: str | None
     outcome: str

@@ -67,6 +67,7 @@ class EventSinkRoutes:
         self._authorizer.require_still(caller(request), (Verb.EVENTS,))
         ids = [Position.parse(id) for id in body.ids]
         found = await self._readable(request, await self._letters.find(sink.tenant, sink.name, ids))
+        self._auditor.note(request, detail=" ".join(letter.id for letter in found))
         await self._auditor.allow(request, len(found))
         outcomes = await self._sinks.send_again(sink, found)
         results = [

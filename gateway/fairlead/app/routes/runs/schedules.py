@@ -62,7 +62,6 @@ class ScheduleRoutes:
         self._authorizer.require_still(subject, (Verb.RUN,))
         payload, now = bytes(body.run.payload), self._now()
         due = next_start(body.cron, body.zone, now)
-        self._auditor.note(request, payload, method=body.run.method, selector=str(body.run.selector), detail=body.cron)
         terms = run_terms(body.run, subject, request, 0, (), b"")
         terms = msgspec.structs.replace(terms, poster=poster_of(subject), traceparent="")
         if terms.content:
@@ -71,6 +70,8 @@ class ScheduleRoutes:
         schedule = Schedule(
             uuid7(now, random.randbytes(10)), body.name, body.cron, body.zone, body.missed == "run", terms, payload, now
         )
+        detail = f"{schedule.id} {schedule.name}: {schedule.cron} {schedule.zone}"
+        self._auditor.note(request, payload, method=terms.method, selector=terms.selector, detail=detail)
         self._memory.check_command(len(payload))
         await self._auditor.allow(request)
         await self._put(subject, schedule, due)
