@@ -27,6 +27,12 @@ def test_a_method_runs_with_its_arguments(fleet: CliFleet, run: Run) -> None:
     assert "os" in json.loads(info.stdout)
 
 
+def test_each_row_is_a_line(fleet: CliFleet, run: Run) -> None:
+    done = run("call", "web-1", "proc.list", api=fleet)
+    assert done.returncode == 0, done.stderr
+    assert all("pid" in json.loads(line) for line in done.stdout.splitlines())
+
+
 def test_arguments_may_be_one_document(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     document = json.dumps({"argv": ["cat"], "stdin": True})
     (tmp_path / "arguments.json").write_text(document)
@@ -85,6 +91,12 @@ def test_an_unknown_method_fails_with_the_agents_words(fleet: CliFleet, run: Run
     done = run("call", "web-1", "backup.start", api=fleet)
     assert done.returncode == 1
     assert b"backup.start" in done.stderr
+
+
+def test_a_star_selects_all_agents(fleet: CliFleet, run: Run) -> None:
+    for words in (["agents", "ls", "-o", "name"], ["run", "sys.info", "--dry-run"]):
+        assert run(*words, "-l", "*", api=fleet).stdout == b"web-1\n"
+    assert run("events", "-l", "*", api=fleet).returncode == 0
 
 
 def test_nodes_are_listed(fleet: CliFleet, run: Run) -> None:

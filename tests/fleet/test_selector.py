@@ -20,6 +20,8 @@ FACTS = {"os": "linux", "kernel": "6.1.0", "env": "what the agent says"}
     [
         ("", True),
         ("  ", True),
+        ("*", True),
+        (" * ", True),
         ("env=prod", True),
         ("env==prod", True),
         ("env = prod , team=core", True),
@@ -66,7 +68,7 @@ def test_selectors_are_parsed(selector: str, matches: bool) -> None:
 @pytest.mark.parametrize(
     "selector",
     ["=", "a=b=c", "a in b", "a in ()", "a in (", "a in (x,)", "!a=b", "!a in (x)", ",a", "a,,b", "a,", "a b", "()",
-     "a>", "a=>1", "a=<1", "a!=>1", "a<>1", "a>==1", "!a>1", "a<1<2", "a=(b)",
+     "a>", "a=>1", "a=<1", "a!=>1", "a<>1", "a>==1", "!a>1", "a<1<2", "a=(b)", "*,a", "a,*", "a=1,*", "**", "!*",
      "x" * (LENGTH_LIMIT + 1), ",".join(["a"] * (TERM_LIMIT + 1)), "é=1", "a\n=\nb c"],
 )  # fmt: skip
 def test_an_invalid_selector_is_refused(selector: str) -> None:

@@ -16,6 +16,8 @@ from functools import lru_cache
 
 from fairlead.errors import InvalidRequest
 
+EVERY = "*"
+"""The selector that every agent matches, in words that cannot be left out by mistake, as an empty one can."""
 LENGTH_LIMIT = 1_024
 TERM_LIMIT = 32
 """Each term costs a look-up for every agent that is examined."""
@@ -90,7 +92,10 @@ class Selector:
 
 
 def parse(text: str) -> Selector:
-    """Parse a selector. Raises InvalidRequest, which names the position of the error."""
+    """Parse a selector; `*` alone, like an empty one, is every agent. Raises InvalidRequest, which names the position
+    of the error."""
+    if text.strip() == EVERY:
+        return Selector(())
     if len(text) > LENGTH_LIMIT:
         raise _fault(f"selector of {len(text)} characters: expected at most {LENGTH_LIMIT}")
     terms: list[Term] = []

@@ -208,4 +208,4 @@ def _check_disconnect(spec: LinkOperationSpec) -> None:
     except InvalidRequest as e:
         raise ConfigError(e.message) from e
     if not terms:
-        raise ConfigError("the selector of a Disconnect is empty: expected at least one term")
+        raise ConfigError("the selector of a Disconnect is for all agents: expected at least one term")

@@ -30,10 +30,12 @@ class Printer(Protocol):
 
 
 class ProgramOutput:
-    """Prints what the program wrote, stdout to stdout and stderr to stderr, byte for byte."""
+    """Prints what the program wrote, stdout to stdout and stderr to stderr, byte for byte. A row, which is one JSON
+    value, gets a line of its own."""
 
     async def write(self, chunk: Chunk) -> None:
-        await stdio.write(2 if chunk.kind in ("stderr", "log") else 1, chunk.data)
+        line_end = b"\n" if chunk.kind == "row" and not chunk.data.endswith(b"\n") else b""
+        await stdio.write(2 if chunk.kind in ("stderr", "log") else 1, chunk.data + line_end)
 
     async def end(self, end: End, command: str) -> int:
         return report_end(end, command)

@@ -21,7 +21,6 @@ from fairlead.fleet.node_table import Presence
 from fairlead.fleet.runs.poster import Poster
 from fairlead.fleet.runs.run_record import OwnedRun, RunTerms
 from fairlead.fleet.schema import AgentRow
-from fairlead.fleet.selector import Selector
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.selection import TARGETS, AgentSelection
 from fairlead.tenant import local_id
@@ -33,8 +32,6 @@ LOOK: Final = 2.0
 SHARE: Final = 20
 """A look that took a second is followed by a pause of so many: looking takes a twentieth of the owner's time at most,
 however large the fleet is."""
-EVERY: Final = "*"
-"""The selector of a run that is for all agents."""
 NAMED: Final = 7
 """Agents that a line of the audit log names, whose ids have 128 characters at most."""
 
@@ -62,7 +59,7 @@ class LateAgents:
         def joins(row: AgentRow) -> bool:
             return row.agent not in known and (not linked or self.is_linked(row)) and may(row)
 
-        return (await self._agents.select(terms.tenant, run_selector(terms.selector), joins)).agents
+        return (await self._agents.select(terms.tenant, selector.parse(terms.selector), joins)).agents
 
     async def record(self, run: str, terms: RunTerms, agents: list[str]) -> None:
         """Write who joins a run, before they do. Raises AuditUnavailable."""
@@ -79,11 +76,6 @@ class LateAgents:
 
     def is_linked(self, row: AgentRow) -> bool:
         return self._membership.table.presence(row, self._membership.now())[0] is Presence.ONLINE
-
-
-def run_selector(text: str) -> Selector:
-    """A selector as the caller of a run gives it."""
-    return Selector(()) if text.strip() == EVERY else selector.parse(text)
 
 
 class Joining:

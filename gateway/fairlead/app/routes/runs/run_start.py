@@ -43,7 +43,6 @@ from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schema import AgentRow
 from fairlead.node import Node
 from fairlead.routing.runs.batches import spread_order
-from fairlead.routing.runs.late_agents import run_selector
 from fairlead.routing.runs.selection import Selection, values_of
 from fairlead.tenant import local_id, qualified
 
@@ -200,7 +199,7 @@ class RunStartRoutes:
             found = Selection(agents, 0, values_of(key, rows))
             return found, self._authorizer.approval_rules_on(subject, body.method, agents, rows)
         assert isinstance(body.selector, str)
-        terms = run_selector(body.selector)
+        terms = selector.parse(body.selector)
         rules: dict[ApprovalRule, None] = {}
 
         def allowed(row: AgentRow) -> bool:

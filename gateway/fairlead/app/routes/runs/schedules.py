@@ -26,11 +26,11 @@ from fairlead.authorization.policy import Verb
 from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import CommandUnknown, InvalidRequest, Unavailable
+from fairlead.fleet import selector
 from fairlead.fleet.contents.content_store import digest_of
 from fairlead.fleet.schedules.schedule_record import LastStart, ListedSchedule, Schedule
 from fairlead.fleet.schedules.schedules import PAYLOAD_LIMIT, SCHEDULES_LIMIT, TENANT_LIMIT
 from fairlead.node import Node
-from fairlead.routing.runs.late_agents import run_selector
 from fairlead.routing.schedules.schedule_times import next_start
 from fairlead.wire.ids import uuid7
 
@@ -133,7 +133,7 @@ def _check(body: schedule_schemas.NewSchedule) -> None:
             f"payload of {size} bytes exceeds the {PAYLOAD_LIMIT} of a schedule: store it as a content, and name that",
             field="run.payload",
         )
-    run_selector(str(run.selector))
+    selector.parse(str(run.selector))
 
 
 def _shown(one: ListedSchedule) -> schedule_schemas.ShownSchedule:
