@@ -73,6 +73,45 @@ async def test_a_small_command_is_sent_without_asking_redis(
     assert (await nodes.api.get(command))["targets"][0]["attempt"] == 1
 
 
+@pytest.mark.parametrize(
+    ("more", "attempt"), [({}, 0), ({"on_offline": {"queue": 30}}, 1), ({"payload": {"x": "y" * 5_000}}, 1)],
+    ids=["small", "may wait for its agent", "large"],
+)  # fmt: skip
+async def test_a_command_of_a_run_is_offered_unless_it_may_wait_for_its_agent(
+    nodes: TwoNodes, dial: DialAgent, more: dict[str, Any], attempt: int
+) -> None:
+    peer = await dial(nodes.holder)
+    welcome = await peer.greet()
+    posted = await nodes.api.http.post("/v1/runs", json={"agents": [peer.agent], "method": "work", **more})
+    assert posted.status_code == 202, posted.text
+    sent = await peer.command()
+    assert (sent.attempt, sent.method, sent.lane) == (1, "work", "bulk")
+    assert await row_of(nodes.store, sent.id, peer.agent) == f"sent|{welcome.gen}|0|{attempt}|boot-1"
+    await finish(peer, sent.id)
+    assert (await nodes.api.end(sent.id))["state"] == "ok"
+
+
+async def test_the_offer_to_a_node_that_is_gone_is_given_back_by_the_driver_of_the_run(
+    nodes: TwoNodes, dial: DialAgent
+) -> None:
+    """The holder has died and its row says so: the command waits for the agent, and runs where it comes back."""
+    peer = await dial(nodes.holder)
+    await peer.greet()
+    lease = text(await nodes.store.submit("HGET", schema.agent_key(peer.agent), "lease"))
+    nodes.holder.signal(signal.SIGKILL)
+    await nodes.store.submit("ZREM", schema.NODES, lease)
+    async with asyncio.timeout(60):
+        while (await nodes.api.agent(peer.agent))["state"] != "away":
+            await asyncio.sleep(0.1)
+    await nodes.api.http.post("/v1/runs", json={"agents": [peer.agent], "method": "work"})
+    again = await dial(nodes.caller, peer.agent)
+    await again.greet(boot="boot-2")
+    sent = await again.command()
+    assert sent.attempt == 1, "it was never sent before, so another process of the agent may run it"
+    await finish(again, sent.id)
+    assert (await nodes.api.end(sent.id))["state"] == "ok"
+
+
 async def test_a_holder_killed_before_it_delivers_costs_a_pause(nodes: TwoNodes, dial: DialAgent) -> None:
     """The same process of the agent comes back: the command was not lost, and runs."""
     peer = await dial(nodes.holder)

@@ -46,9 +46,7 @@ async def _nothing_was_missed(api: GatewayApi, gateway: GatewayProcess) -> None:
     assert figures["fairlead_node_fenced_total"] == figures["fairlead_redis_errors_total"] == 0
     assert figures["fairlead_heartbeat_age_seconds"] < 15
     backlog = {name for name in figures if name.startswith("fairlead_redis_backlog")}
-    assert backlog == {
-        f'fairlead_redis_backlog{{priority="{name}"}}' for name in ("control", "results", "commands", "background")
-    }
+    assert backlog == {f'fairlead_redis_backlog{{priority="{priority.label}"}}' for priority in Priority}
 
 
 async def test_lists_of_all_agents_do_not_delay_posts(

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 
-from fairlead.store.backlog import LIMITS, MOST_BACKGROUND, SLOW, Backlog, Call, Priority
+from fairlead.store.backlog import LIMITS, MOST_BACKGROUND, MOST_BULK, SLOW, Backlog, Call, Priority
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets
@@ -107,6 +107,27 @@ async def test_slow_batches_take_more_of_what_waits_at_the_lowest_priority() -> 
     assert taken == [most, most, 2 * most, MOST_BACKGROUND, MOST_BACKGROUND, most]
     put(200, Priority.COMMANDS)
     assert len(backlog.take()) == LIMITS[Priority.COMMANDS].batch + 2 * most, "the others have their limits"
+
+
+async def test_thousands_of_calls_of_the_bulk_lane_leave_most_of_each_batch_to_others() -> None:
+    backlog, loop = Backlog(), asyncio.get_running_loop()
+    for priority, count in ((Priority.BULK, 2_000), (Priority.COMMANDS, 1), (Priority.RESULTS, 1)):
+        for _ in range(count):
+            assert not backlog.put(Call(loop.create_future(), b"PING", None, priority, 1))
+    first = [call.priority for call in backlog.take()]
+    assert first == [Priority.RESULTS, Priority.COMMANDS] + [Priority.BULK] * LIMITS[Priority.BULK].batch
+    for _ in range(3):
+        backlog.answered(SLOW * 2)
+    assert len(backlog.take()) == MOST_BULK
+
+
+async def test_what_is_told_to_others_is_held_back_at_every_priority_that_tells() -> None:
+    told = {
+        priority
+        for priority in Priority
+        if Call(asyncio.get_running_loop().create_future(), b"PING", None, priority, 1).told
+    }
+    assert told == {Priority.RESULTS, Priority.COMMANDS, Priority.BULK}
 
 
 async def test_a_slow_batch_with_nothing_behind_it_changes_nothing() -> None:

@@ -52,6 +52,9 @@ INPUT_LIMIT = 4 << 20
 RECORD_BYTES = 512
 """The expected size of a record without its payload and its end."""
 
+BULK = "bulk"
+"""The lane whose commands give way to all others."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -91,7 +94,8 @@ class Commands:
             "" if record.results_limit is None else record.results_limit,
             "1" if offer else "",
         )  # fmt: skip
-        reply = self._store.run(lua.ACCEPT_COMMAND, keys, args)
+        priority = Priority.BULK if record.lane == BULK else Priority.COMMANDS
+        reply = self._store.run(lua.ACCEPT_COMMAND, keys, args, priority=priority)
         return Answer(reply, partial(self._accepted, record, args))
 
     def _accepted(self, record: NewRecord, args: tuple[Arg, ...], reply: Reply) -> Acceptance:
@@ -143,11 +147,14 @@ class Commands:
             priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0), told=True,
         )  # fmt: skip
 
-    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[AppendResult]:
-        """Store what the agent sent, in order. The functions `accepted`, `data` and `ending` below make `steps`."""
+    def append(
+        self, command: str, agent: str, gen: int, steps: Sequence[Arg], *, bulk: bool = False
+    ) -> Answer[AppendResult]:
+        """Store what the agent sent, in order. The functions `accepted`, `data` and `ending` below make `steps`. `bulk`
+        says that the command is of that lane."""
         reply = self._store.run(
             lua.APPEND_RESULTS, command_keys(command, agent), (agent, gen, self._output_limit, *steps),
-            priority=Priority.RESULTS,
+            priority=Priority.BULK if bulk else Priority.RESULTS,
         )  # fmt: skip
         return Answer(reply, command_replies.parse_append)
 

@@ -232,6 +232,11 @@ class Session(LinkTelemetry):
         self.handler.totals.streams += len(self.streams or ()) - before
         return stream
 
+    def gives_way(self, command: str) -> bool:
+        """Whether what the agent sends of this command may wait behind what others send."""
+        stream = self.stream(command)
+        return stream is not None and stream.bulk
+
     def close_stream(self, command: str) -> None:
         """Close the stream of a command that is over. Later messages of it are counted and skipped."""
         before = len(self.streams or ())

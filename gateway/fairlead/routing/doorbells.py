@@ -25,9 +25,11 @@ from fairlead.bus.doorbell import (
     WorstLinksRequested,
     WorstLinksWritten,
 )
+from fairlead.fleet.commands import BULK
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.bulk_offers import BulkOffers
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.followers import Followers
@@ -60,6 +62,7 @@ class DoorbellHandler:
         self._worst_links = worst_links
         self._heartbeat = heartbeat
         self._tasks = tasks
+        self._bulk = BulkOffers(self._offered)
 
     def handle(self, doorbells: list[Doorbell]) -> None:
         if MembershipChanged() in doorbells:  # once, however many there are
@@ -71,10 +74,8 @@ class DoorbellHandler:
                     session = self._hub.registering(agent) or self._hub.get(agent)
                     if session is not None:
                         self._delivery.command_queued(session, command, rung_at)
-                case CommandOffered(agent):
-                    # On an older link it would be lost with it.
-                    older = self._hub.registering(agent) is not None
-                    self._delivery.command_offered(None if older else self._hub.get(agent), doorbell)
+                case CommandOffered():
+                    (self._bulk.add if doorbell.lane == BULK else self._offered)(doorbell)
                 case ResultsAdded(command):
                     self._followers.notify(command)
                 case ResultsStored(command, added):
@@ -111,6 +112,11 @@ class DoorbellHandler:
                     self._worst_links.answer_written(lease, by)
                 case MembershipChanged() | Canary():
                     pass  # handled above, and by the inbox
+
+    def _offered(self, offer: CommandOffered) -> None:
+        # On an older link it would be lost with it.
+        older = self._hub.registering(offer.agent) is not None
+        self._delivery.command_offered(None if older else self._hub.get(offer.agent), offer)
 
     def _keep_for_welcome(self, agent: str, command: str) -> None:
         """Queue a command whose input or cancel the agent's newer link may have missed when it took over."""

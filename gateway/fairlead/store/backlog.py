@@ -32,7 +32,10 @@ class Priority(IntEnum):
     """What agents have sent (acks, output, ends), the calls that follow an end, and doorbells for other nodes."""
     COMMANDS = 2
     """Calls that callers and agents wait for: posts, deliveries, input, reads of results, deadlines."""
-    BACKGROUND = 3
+    BULK = 3
+    """The calls of commands of the lane `bulk`, such as those of a run on thousands of agents: posts, deliveries, what
+    their agents have sent."""
+    BACKGROUND = 4
     """Calls that may be slow: lists, claims and takeovers, comparisons of links with rows, the index sweep."""
 
     @property
@@ -44,7 +47,7 @@ class Priority(IntEnum):
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
     """How many calls of one priority may wait, and how many one batch takes. Bytes are those of requests, except in
-    `back`."""
+    `back`. With `most`, a batch takes up to so many calls after slow batches, see `Backlog.answered`."""
 
     waiting: int
     waiting_bytes: int
@@ -53,8 +56,14 @@ class QueueLimits:
     back: int
     """The limit of the expected bytes of the replies to one batch. A call that expects more is the only one of its
     priority in its batch."""
+    most: int = 0
 
 
+MOST_BULK: Final = 64
+"""The most calls of priority BULK in one batch."""
+MOST_BACKGROUND: Final = 64
+"""The most calls of priority BACKGROUND in one batch. They take about 2 ms, and what follows from them in this process
+some 5 ms: much less than SLOW, so that no batch is slow because the one before it took many."""
 LIMITS = {
     # A node has about a dozen of these under way: seven calls for each heartbeat, and one for each unknown node.
     Priority.CONTROL: QueueLimits(1_024, 4 << 20, 32, 1 << 20, 1 << 20),
@@ -62,16 +71,18 @@ LIMITS = {
     Priority.RESULTS: QueueLimits(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
     # About 64 full batches, which are a tenth of a second of work: a caller that queues more gets an error.
     Priority.COMMANDS: QueueLimits(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
-    # An eighth of what a batch takes from each of the two above, so it delays them by about half a millisecond. After
-    # slow batches it is more, see `Backlog.answered`.
-    Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
+    # A few at a time: what follows from the replies is done in one turn of the event loop, which all others wait for.
+    # As many may wait as results, because each link may have one under way.
+    Priority.BULK: QueueLimits(20_000, 64 << 20, 32, 1 << 20, 1 << 20, MOST_BULK),
+    # An eighth of what a batch takes of results and of commands, so it delays them by about half a millisecond.
+    Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20, MOST_BACKGROUND),
 }
 SLOW: Final = 0.02
-"""Seconds. A batch that takes longer was delayed by more than its calls of priority BACKGROUND: this process has much
+"""Seconds. A batch that takes longer was delayed by more than its calls of the lower priorities: this process has much
 else to do, or has the CPU only now and then."""
-MOST_BACKGROUND: Final = 64
-"""The most calls of priority BACKGROUND in one batch. They take about 2 ms, and what follows from them in this process
-some 5 ms: much less than SLOW, so that no batch is slow because the one before it took many."""
+
+
+_CONTROL, _BACKGROUND = Priority.CONTROL, Priority.BACKGROUND
 
 
 class Call:
@@ -104,7 +115,7 @@ class Call:
         self.replies = replies
         self.repeated = False
         self.since = 0.0
-        self.told = priority is Priority.RESULTS or priority is Priority.COMMANDS
+        self.told = _CONTROL < priority < _BACKGROUND
 
     def fail(self, error: FairleadError, cause: BaseException | None = None) -> None:
         if self.future.done():
@@ -118,12 +129,14 @@ class Call:
 
 
 class _Queue:
-    __slots__ = ("bounds", "bytes", "calls")
+    __slots__ = ("bounds", "bytes", "calls", "takes")
 
     def __init__(self, bounds: QueueLimits) -> None:
         self.bounds = bounds
         self.calls: deque[Call] = deque()
         self.bytes = 0
+        self.takes = bounds.batch
+        """How many calls the next batch takes."""
 
 
 class Backlog:
@@ -131,8 +144,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._queues = tuple(_Queue(LIMITS[priority]) for priority in Priority)
-        self._background = LIMITS[Priority.BACKGROUND].batch
-        """How many calls of priority BACKGROUND the next batch takes."""
+        self._growing = tuple(queue for queue in self._queues if queue.bounds.most)
 
     def __len__(self) -> int:
         return sum(len(queue.calls) for queue in self._queues)
@@ -144,11 +156,12 @@ class Backlog:
         return len(self._queues[priority].calls)
 
     def answered(self, seconds: float) -> None:
-        """Note how long the last batch took. While calls of the lowest priority wait, a slow batch is followed by one
-        that takes twice as many of them: a busy process that has one batch in each turn of its event loop, or in each
-        of its turns on the CPU, would otherwise accept links faster than it claims their agents."""
-        grows = seconds > SLOW and self._queues[Priority.BACKGROUND].calls
-        self._background = min(self._background * 2, MOST_BACKGROUND) if grows else LIMITS[Priority.BACKGROUND].batch
+        """Note how long the last batch took. While calls of the two lowest priorities wait, a slow batch is followed by
+        one that takes twice as many of them: a busy process that has one batch in each turn of its event loop, or in
+        each of its turns on the CPU, would otherwise accept links faster than it claims their agents."""
+        for queue in self._growing:
+            grows = seconds > SLOW and queue.calls
+            queue.takes = min(queue.takes * 2, queue.bounds.most) if grows else queue.bounds.batch
 
     def put(self, call: Call) -> str:
         """Add `call` to the queue of its priority. Return "", or the reason if the queue is full."""
@@ -188,9 +201,7 @@ class Backlog:
             if not calls:
                 continue
             bounds = queue.bounds
-            most, most_bytes, most_back = bounds.batch, bounds.batch_bytes, bounds.back
-            if bounds is LIMITS[Priority.BACKGROUND]:
-                most = self._background
+            most, most_bytes, most_back = queue.takes, bounds.batch_bytes, bounds.back
             count = size = back = 0
             while calls and count < most:
                 call = calls[0]

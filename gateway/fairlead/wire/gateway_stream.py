@@ -21,13 +21,15 @@ class GatewayStream:
     """The state of one open command. All sizes are in bytes."""
 
     __slots__ = (
-        "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
+        "bulk", "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
         "input_next", "input_sizes", "input_source", "input_spent", "input_waiting", "known", "next", "owed",
         "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
+        self.bulk = False
+        """Whether the command was sent on this link and is of the lane `bulk`: what the agent sends gives way."""
         self.known = False
         """True if the agent has the command, or will have read it before anything that is written from now on. The
         agent would ignore input for a command that it does not have."""

@@ -51,7 +51,7 @@ class RunTargetState(StrEnum):
     @property
     def over(self) -> bool:
         """True for terminal states: they are set once and never change."""
-        return self not in (RunTargetState.WAITING, RunTargetState.STARTED, RunTargetState.QUEUED)
+        return self not in _OPEN
 
     @property
     def failure(self) -> bool:
@@ -59,7 +59,8 @@ class RunTargetState(StrEnum):
         return self in _FAILURES
 
 
-_FAILURES = (RunTargetState.FAILED, RunTargetState.TIMEOUT, RunTargetState.OFFLINE, RunTargetState.EXPIRED)
+_OPEN = frozenset({RunTargetState.WAITING, RunTargetState.STARTED, RunTargetState.QUEUED})
+_FAILURES = frozenset({RunTargetState.FAILED, RunTargetState.TIMEOUT, RunTargetState.OFFLINE, RunTargetState.EXPIRED})
 LETTERS = dict(zip(RunTargetState, b"wroftacesnq", strict=True))
 """Each state as one byte, as Redis holds it: a run of 100,000 targets takes 100 KB for their states."""
 STATES = {letter: state for state, letter in LETTERS.items()}

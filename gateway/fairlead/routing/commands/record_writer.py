@@ -41,9 +41,8 @@ class RecordWriter:
         out.
         """
         valid = self._membership.now() + POST_VALID_MS
-        small = len(record.payload) + len(record.signature) <= MOST_BYTES
         try:
-            return await self._records.accept(record, due_at, valid, lease, unknown, offer=small)
+            return await self._records.accept(record, due_at, valid, lease, unknown, offer=fits_doorbell(record))
         except NotAnswered as e:
             try:
                 async with asyncio.timeout(POST_DOUBT):
@@ -66,6 +65,11 @@ class RecordWriter:
             raise BusUnavailable(
                 "Redis did not answer in time; the command was not accepted and will not run (post it again)"
             )
+
+
+def fits_doorbell(record: NewRecord) -> bool:
+    """Whether a doorbell can carry all of a command."""
+    return len(record.payload) + len(record.signature) <= MOST_BYTES
 
 
 def doorbell_of(record: NewRecord, accepted: Acceptance, rung_at: int) -> Doorbell:

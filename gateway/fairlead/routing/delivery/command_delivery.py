@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from fairlead.bus.doorbell import CommandOffered
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import Delivery, Settled
+from fairlead.fleet.commands import BULK
 from fairlead.fleet.schema import TargetState
 from fairlead.hub.delivery_queue import DeliveryQueue
 from fairlead.hub.session import Session
@@ -196,7 +197,7 @@ class CommandDelivery:
         if session.stream(command) is None:
             session.open_stream(command, found.next)
         if (stream := session.stream(command)) is not None:
-            stream.input_source = found.content
+            stream.input_source, stream.bulk = found.content, found.lane == BULK
         if found.running:
             self._telemetry.command_taken_over(session, command)
         else:

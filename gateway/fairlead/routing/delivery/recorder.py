@@ -138,7 +138,8 @@ class Recorder:
         if batch.terminals and self._terminals.on:
             await self._record_terminals(session, batch)
         appends: list[tuple[str, Answer[AppendResult]]] = [
-            (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
+            (command, self._records.append(command, agent, gen, ops, bulk=session.gives_way(command)))
+            for command, ops in batch.ops.items()
         ]
         events = batch.due_events(asyncio.get_running_loop().time()) if batch.events else []
         most = self._tenants.events_bytes(agent, self._memory.events_bytes) if events else 0
@@ -200,9 +201,10 @@ class Recorder:
             self._completion.notify(command, stored.followers)
         elif TargetState(stored.state).over:
             session.close_stream(command)
-            in_run = any(lease.startswith(ENDS_ONLY) for lease in stored.followers)
-            sent = output_of_steps(steps) if in_run else None
-            await self._completed(session, command, stored, code, sent, _added(session, stored, steps))
+            runs = sum([lease.startswith(ENDS_ONLY) for lease in stored.followers])
+            sent = output_of_steps(steps) if runs else None
+            added = _added(session, stored, steps) if runs < len(stored.followers) else b""
+            await self._completed(session, command, stored, code, sent, added)
         else:
             if stored.added:
                 self._completion.notify_results(command, stored.followers, _added(session, stored, steps))

@@ -42,7 +42,10 @@ RENEW_MS: Final = 1_500
 LOOK: Final = 1.0
 """Seconds between two looks at targets of which nothing was heard."""
 RING: Final = 0.1
-"""Seconds between two doorbells to those who follow the run."""
+"""Seconds between two doorbells to those who follow the run. The first end is told at once."""
+GATHER: Final = 0.02
+"""Seconds between two turns while many targets are under way: what ends meanwhile is one step, which costs Redis and
+this node as much as what it stores."""
 CANCELS: Final = 64
 OUTAGE: Final = 30.0
 
@@ -76,7 +79,8 @@ class RunDriver:
         self.ended_targets = 0
         self._until = run.until
         self._seq = run.seq
-        self._stepped = self._noted = self._looked = self._rung = 0.0
+        self._stepped = self._noted = self._looked = self._rung = self._turned = 0.0
+        self._told_ends = False
         self._wish = self._done_wish = ""
         self.ended = False
         """Whether a step is stored after which nothing is left to do."""
@@ -127,6 +131,7 @@ class RunDriver:
     async def _turn(self) -> bool:
         """Do what there is to do. Returns False if nothing is left, or another node has the run."""
         self._bell.clear()
+        self._turned = self._clock()
         self._look()
         await self._read_news()
         self._obey()
@@ -144,7 +149,9 @@ class RunDriver:
 
     async def _wait(self) -> None:
         if self._targets.has_news or self._may_start():
-            await asyncio.sleep(0)  # what ended meanwhile is handled together
+            # What ended meanwhile is handled together.
+            crowded = self._plan.in_flight > STARTS > self._plan.room
+            await asyncio.sleep(max(0.0, self._turned + GATHER - self._clock()) if crowded else 0)
             return
         await self._bell.wait(RING if self._ring_due else LOOK)
 
@@ -280,7 +287,9 @@ class RunDriver:
             self._bell.notify()
         if step.ends or step.started or done or step.ended:
             self._ring_due = answer.followers
-        self._tell()
+        first_ends = bool(step.ends and self._ring_due) and not self._told_ends
+        self._told_ends |= first_ends
+        self._tell(force=first_ends)
         if (self._clock() - self._noted) * 1000 >= RENEW_MS:
             self._noted = self._clock()
             self._services.runs.open(self._run.id, self._until)

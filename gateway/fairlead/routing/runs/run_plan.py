@@ -30,6 +30,8 @@ FIRST: Final = 3
 """Targets that a group names."""
 WAITING, STARTED = LETTERS[RunTargetState.WAITING], LETTERS[RunTargetState.STARTED]
 QUEUED = LETTERS[RunTargetState.QUEUED]
+_NOT_OVER = tuple(state for state in RunTargetState if not state.over)
+_FAILURES = tuple(state for state in RunTargetState if state.failure)
 _NEVER_RUN = (RunTargetState.SKIPPED, RunTargetState.NOT_STARTED)
 
 
@@ -70,7 +72,7 @@ class RunPlan:
     @property
     def ended(self) -> bool:
         """Whether every target is in a terminal state, and no other joins."""
-        return not self._open and not any(self.counts[state] for state in RunTargetState if not state.over)
+        return not self._open and not self._sum(_NOT_OVER)
 
     @property
     def in_flight(self) -> int:
@@ -80,11 +82,11 @@ class RunPlan:
     @property
     def finished(self) -> int:
         """Targets that have ended after they were started, without those that were skipped."""
-        return sum(count for state, count in self.counts.items() if state.over and state not in _NEVER_RUN)
+        return len(self._states) - self._sum(_NOT_OVER) - self._sum(_NEVER_RUN)
 
     @property
     def failures(self) -> int:
-        return sum(count for state, count in self.counts.items() if state.failure)
+        return self._sum(_FAILURES)
 
     @property
     def width(self) -> int:
@@ -209,6 +211,13 @@ class RunPlan:
         self.counts[STATES[self._states[target]]] -= 1
         self.counts[state] += 1
         self._states[target] = LETTERS[state]
+
+    def _sum(self, states: tuple[RunTargetState, ...]) -> int:
+        """The targets that are in one of these states. It is asked for at every end."""
+        counts, found = self.counts, 0
+        for state in states:
+            found += counts[state]
+        return found
 
     def _finish(self) -> None:
         if self.ended and not self.state.stopped:

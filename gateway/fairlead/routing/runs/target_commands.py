@@ -21,6 +21,7 @@ from fairlead.fleet.runs.run_record import OwnedRun, RunTerms
 from fairlead.fleet.schema import AgentRow, TargetState, cmd_key
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
 from fairlead.routing.commands.output_digest import OutputDigest, exit_code
+from fairlead.routing.commands.record_writer import doorbell_of, fits_doorbell
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.membership import Membership
@@ -35,6 +36,8 @@ from fairlead.telemetry.tracing import Tracing
 from fairlead.tenant import local_id
 from fairlead.wire.ids import uuid7
 
+AT_ONCE: Final = 32
+"""Commands that are started in one turn of the event loop."""
 PAGE_BYTES: Final = 64 << 10
 COMPARED_BYTES: Final = 1 << 20
 """Output above it is not compared with that of others: reading it would cost more than the run."""
@@ -92,86 +95,99 @@ class TargetCommands:
     ) -> StartedCommands:
         """Start the command of each (command, agent), with its signature if the run has any; after the time `valid`
         none begins any more."""
-        answers = [self._accept(run, signatures, command, agent, valid) for command, agent in targets]
-        started, rung = StartedCommands(), dict[str, list[Doorbell]]()
-        for (command, agent), accepted in zip(targets, await answers_or_errors(answers), strict=True):
-            if isinstance(accepted, BusUnavailable):
-                started.in_doubt.add(command)
-            elif isinstance(accepted, Exception):
-                raise accepted
-            elif accepted.why == "full":
-                started.refused[command] = "unavailable"
-            elif accepted.row is not None:
-                self._metrics.accepted.inc(accepted.why == "ok")
-                if run.terms.queue and not self._linked(accepted.row):
-                    started.queued.add(command)
-                    lease = accepted.row.lease  # its node may have joined again, which this one has not read yet
-                else:
-                    lease = await self._lease_to_ring(command, agent, accepted.row)
-                if lease:
-                    rung.setdefault(lease, []).append(CommandQueued(agent, command))
-            elif accepted.why == "unknown":
-                try:
-                    code = await self._accept_unknown(run, signatures, command, agent, valid)
-                except BusUnavailable:
-                    started.in_doubt.add(command)
-                else:
-                    started.refused |= {command: code} if code else {}
-        for lease, doorbells in rung.items():
-            self._inbox.ring(lease, doorbells)
+        started = StartedCommands()
+        for at in range(0, len(targets), AT_ONCE):
+            records = [self._record(run, signatures, *target) for target in targets[at : at + AT_ONCE]]
+            answers = [self._accept(run, record, valid) for record in records]
+            rung = dict[str, list[Doorbell]]()
+            for record, accepted in zip(records, await answers_or_errors(answers), strict=True):
+                if isinstance(accepted, BusUnavailable):
+                    started.in_doubt.add(record.id)
+                elif isinstance(accepted, Exception):
+                    raise accepted
+                elif accepted.why == "full":
+                    started.refused[record.id] = "unavailable"
+                elif accepted.row is not None:
+                    self._metrics.accepted.inc(accepted.why == "ok")
+                    lease, doorbell = await self._announce(run, record, accepted, accepted.row, started)
+                    if lease:
+                        rung.setdefault(lease, []).append(doorbell)
+                elif accepted.why == "unknown":
+                    await self._unknown(run, record, valid, started)
+            for lease, doorbells in rung.items():
+                self._inbox.ring(lease, doorbells)
         return started
 
-    def _linked(self, row: AgentRow) -> bool:
-        return self._membership.table.presence(row, self._membership.now())[0] is Presence.ONLINE
+    async def _announce(
+        self, run: OwnedRun, record: NewRecord, accepted: Acceptance, row: AgentRow, started: StartedCommands
+    ) -> tuple[str, Doorbell]:
+        """The lease of the node that is to be told of a command that was accepted, or "" for none, and what it is
+        told."""
+        presence, since, why = self._membership.table.presence(row, now := self._membership.now())
+        if presence is Presence.ONLINE:
+            return row.lease, doorbell_of(record, accepted, 0)
+        queued = CommandQueued(record.agent, record.id)
+        if accepted.offered and not await self._end_offer(record, row):
+            return "", queued
+        if run.terms.queue:
+            started.queued.add(record.id)
+        elif presence is Presence.OFFLINE:
+            await self._end_offline(record, now - since, why)
+            return "", queued
+        return row.lease, queued  # its node may have joined again, which this one has not read yet
 
-    def _accept(
-        self, run: OwnedRun, signatures: RunSignatures | None, command: str, agent: str, valid: int,
-        unknown: bool = False,
-    ) -> Answer[Acceptance]:  # fmt: skip
+    async def _end_offer(self, record: NewRecord, row: AgentRow) -> bool:
+        """Have a command queued again, because nobody but this node could tell the agent's node of its offer, and that
+        node seems to be gone. Returns False if that failed: the command sweeper then ends the offer."""
+        try:
+            await self._records.end_offer(record.id, record.agent, row.gen, written=False)
+        except BusUnavailable:
+            return False
+        return True
+
+    def _record(self, run: OwnedRun, signatures: RunSignatures | None, command: str, agent: str) -> NewRecord:
         terms, now = run.terms, self._membership.now()
         expires = min(now + terms.deadline + terms.queue, terms.expires)
         hold = min(now + (terms.queue or AWAY_MS), expires)
         # The results of the first target are kept as long as those of the last. A record is kept for `retention` from
         # its end on, which may come at once.
         retention = self.retention_ms + max(0, terms.expires - now)
-        record = NewRecord(
+        return NewRecord(
             command, agent, terms.method, run.payload, terms.lane, now, expires, retention, hold, terms.retry,
             traceparent=self._tracing.traceparent_for(command, terms.traceparent), subject=terms.subject,
             signature=b"" if signatures is None else signatures.of(agent), content=terms.content,
             results_limit=self._retention.results_limit(terms.method),
         )  # fmt: skip
-        follower = ENDS_ONLY + self._membership.lease
-        return self._records.accept(record, min(now + RING_AGAIN_MS, hold), valid, follower, unknown)
 
-    async def _accept_unknown(
-        self, run: OwnedRun, signatures: RunSignatures | None, command: str, agent: str, valid: int
-    ) -> str:
-        """Accept the command of an agent that has no row because Redis has just lost its data. The command sweeper
-        dispatches it then. Returns the code with which it is refused, "" if it is not. Raises BusUnavailable."""
-        if not await self._data.data_lost():
-            return "agent_unknown"
-        accepted = await self._accept(run, signatures, command, agent, valid, unknown=True)
-        return "unavailable" if accepted.why == "full" else ""
+    def _accept(self, run: OwnedRun, record: NewRecord, valid: int, *, unknown: bool = False) -> Answer[Acceptance]:
+        due_at = min(record.created + RING_AGAIN_MS, record.hold_until)
+        # The command of an agent that may be waited for is queued from the start: an offer to a node that has just died
+        # would leave it in doubt whether it ran.
+        offer = not run.terms.queue and fits_doorbell(record)
+        return self._records.accept(record, due_at, valid, ENDS_ONLY + self._membership.lease, unknown, offer)
 
-    async def _lease_to_ring(self, command: str, agent: str, row: AgentRow) -> str:
-        """The lease of the node that has the agent, or "" if no node has it. The command of an agent that is offline is
-        ended. The command sweeper repeats what fails here."""
-        presence, since, why = self._membership.table.presence(row, now := self._membership.now())
-        if presence is not Presence.OFFLINE:
-            return row.lease
-        message = f"agent {local_id(agent)!r} is offline for {(now - since) // 1000} s: {why}"
+    async def _unknown(self, run: OwnedRun, record: NewRecord, valid: int, started: StartedCommands) -> None:
+        """Accept the command of an agent that has no row, if that is because Redis has just lost its data. The command
+        sweeper dispatches it then."""
         try:
-            how = StoredEnd(code="agent_offline", message=message, temporary=True)
-            await self._finish(command, agent, TargetState.OFFLINE, how)
+            if not await self._data.data_lost():
+                started.refused[record.id] = "agent_unknown"
+            elif (await self._accept(run, record, valid, unknown=True)).why == "full":
+                started.refused[record.id] = "unavailable"
         except BusUnavailable:
-            pass
-        return ""
+            started.in_doubt.add(record.id)
 
-    async def _finish(self, command: str, agent: str, state: TargetState, how: StoredEnd) -> None:
-        """End a command that no agent has."""
-        done = await self._records.finish(command, agent, state, how, only_from=TargetState.QUEUED)
+    async def _end_offline(self, record: NewRecord, absent_ms: int, why: str) -> None:
+        """End the command of an agent that is offline. The command sweeper repeats what fails here."""
+        message = f"agent {local_id(record.agent)!r} is offline for {absent_ms // 1000} s: {why}"
+        how = StoredEnd(code="agent_offline", message=message, temporary=True)
+        state = TargetState.OFFLINE
+        try:
+            done = await self._records.finish(record.id, record.agent, state, how, only_from=TargetState.QUEUED)
+        except BusUnavailable:
+            return
         if done.why == "ok":
-            self._completion.completed(command, agent, state.value, done.followers, how.code)
+            self._completion.completed(record.id, record.agent, state.value, done.followers, how.code)
 
     async def read_ends(self, commands: Sequence[str]) -> list[TargetEnd | bool | None]:
         """How each of `commands` has ended. False for one that is still open, which this node follows from now on, True
