@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairlead.fleet.runs.keys import run_key
+from fairlead.fleet.runs.keys import OPEN_RUNS, run_agents_key, run_key, run_states_key
 from fairlead.fleet.schema import cmd_key
 from fairlead.settings import Settings
 from fairlead.store.reply import integer, items, text
@@ -22,6 +22,8 @@ from support.plain_http import plain_get, plain_post
 from support.waiting import until, wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from runs.conftest import MakeRunFleet, RunFleet
 
     from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -199,6 +201,30 @@ async def test_redis_loses_the_run_and_its_followers_are_told(
         lines = await asyncio.to_thread(followed.result, 30)
     assert lines[-1]["error"]["code"] == "record_lost"
     await asyncio.to_thread(wait_until, lambda: "is not driven here any more: gone" in fleet.nodes[0].log())
+    swarm.thaw()
+
+
+@pytest.mark.parametrize("lost", [run_agents_key, run_states_key])
+async def test_a_run_of_which_redis_has_lost_parts_ends_and_says_so(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey, redis_of: RedisOf, lost: Callable[[str], str]
+) -> None:
+    fleet = make_fleet(own_valkey.url)
+    owner, _ = fleet.node(), fleet.node()
+    swarm = fleet.agents(30, "lost", 1)
+    swarm.freeze()
+    store = await redis_of(own_valkey)
+    run = fleet.begin(agents=[f"lost-{n}" for n in range(30)], concurrency=10, deadline=60)
+    wait_until(lambda: fleet.get(run)["counts"] == {"started": 10, "waiting": 20})
+    owner.signal(signal.SIGKILL)
+    await store.submit("DEL", lost(run))
+    ended = await asyncio.to_thread(fleet.end, run, 1)
+    assert (ended["state"], ended["counts"]) == ("aborted", {"failed": 10, "not_started": 20})
+    assert "lost parts of this run" in ended["reason"]
+    assert [(one["state"], one["code"], one["count"]) for one in ended["outcomes"]] == [("failed", "record_lost", 10)]
+    assert (await asyncio.to_thread(fleet.results, run, 1))[-1] == {
+        "end": {"state": "aborted", "counts": ended["counts"]}
+    }
+    assert await store.submit("ZSCORE", OPEN_RUNS, run) is None
     swarm.thaw()
 
 

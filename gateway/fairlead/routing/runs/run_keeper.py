@@ -13,12 +13,13 @@ import random
 from collections import Counter
 from typing import Final
 
+from fairlead.bus.doorbell import ResultsAdded
 from fairlead.errors import BusUnavailable, FairleadError, Unavailable
 from fairlead.fleet.node_table import choose
-from fairlead.fleet.runs.run_record import OwnedRun
+from fairlead.fleet.runs.run_record import OwnedRun, RunRow
 from fairlead.fleet.runs.runs import TakenRun
 from fairlead.routing.runs.run_driver import RunDriver, RunServices
-from fairlead.routing.runs.run_plan import RunPlan
+from fairlead.routing.runs.run_plan import RunPlan, lost_step
 from fairlead.routing.tenant_limits import has_place
 from fairlead.telemetry.metrics import Metrics
 
@@ -129,8 +130,7 @@ class RunKeeper:
             return
         agents, states, groups = await runs.agents(run), await runs.states(run), await runs.groups(run)
         if len(agents) != row.targets or len(states) != row.targets:
-            logger.error("run %s lacks some of its targets in Redis: nobody drives it", run)
-            await runs.close(run)
+            await self._end_lost(row, taken)
             return
         stale = self._services.membership.now() - taken.idle_since > self._services.commands.retention_ms // 2
         owned = OwnedRun(run, row.terms, payload, agents, taken.gen, taken.until, row.seq, stale)
@@ -138,6 +138,17 @@ class RunKeeper:
         logger.info("took over run %s with %d targets from %s", run, row.targets, row.owner)
         plan = RunPlan(row.terms.pace, states, row.state, row.reason, groups, late=row.terms.late)
         self.begin(owned, plan)
+
+    async def _end_lost(self, row: RunRow, taken: TakenRun) -> None:
+        """End a run that nobody can drive any more, because Redis has lost some of its targets."""
+        services = self._services
+        logger.error("run %s lacks some of its targets in Redis: it is aborted", row.id)
+        kept = services.commands.retention_ms
+        answer = await services.runs.step(row.id, taken.gen, row.seq + 1, kept, lost_step(row), ())
+        for lease in answer.followers:
+            services.inbox.ring(lease, (ResultsAdded(row.id),))
+        services.tenants.run_ended(row.terms.tenant, row.id)
+        await services.runs.close(row.id)
 
     async def _give_up(self) -> None:
         drivers = list(self._drivers.values())

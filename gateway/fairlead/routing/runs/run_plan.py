@@ -16,6 +16,7 @@ from fairlead.fleet.runs.run_record import (
     Pace,
     RunEnd,
     RunGroup,
+    RunRow,
     RunState,
     RunStep,
     RunTargetState,
@@ -256,3 +257,21 @@ class RunPlan:
         if len(group.first) < FIRST:
             group.first.append(target)
         self._changed_groups[key] = group
+
+
+def lost_step(row: RunRow) -> RunStep:
+    """The last step of a run of which Redis has lost parts: what has ended stays, what was under way is given up, since
+    nobody knows which targets that were, and nothing more starts."""
+    counts = dict(row.counts)
+    under_way = sum(counts.pop(state, 0) for state in (RunTargetState.STARTED, RunTargetState.QUEUED))
+    waiting = counts.pop(RunTargetState.WAITING, 0)
+    failed, never = RunTargetState.FAILED, RunTargetState.NOT_STARTED
+    for state, count in ((failed, under_way), (never, waiting)):
+        if count:
+            counts[state] = counts.get(state, 0) + count
+    groups = [RunGroup(failed, "record_lost", "", under_way, [])] if under_way else []
+    return RunStep(
+        0, (), (), (), groups, row.state if row.state.stopped else RunState.ABORTED, counts,
+        "Redis has lost parts of this run: commands that were under way end by themselves, and no more start", False,
+        True, row.wish,
+    )  # fmt: skip
