@@ -322,7 +322,13 @@ class FaultFleet:
 
     async def metric(self, node: NodeProcess, name: str) -> float:
         """The sum of all samples of `name` at one node."""
-        answer = await self.http.get(f"http://127.0.0.1:{node.admin}/metrics", timeout=TIMEOUT)
+        path, deadline = f"http://127.0.0.1:{node.admin}/metrics", time.monotonic() + TIMEOUT
+        while True:
+            try:
+                answer = await self.http.get(path, timeout=TIMEOUT)
+                break
+            except httpx2.RemoteProtocolError:  # the node has closed a connection that was idle, at this moment
+                assert time.monotonic() < deadline, f"{node.name} closes every connection"
         lines = [line for line in answer.text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 

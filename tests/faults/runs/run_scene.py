@@ -67,10 +67,20 @@ class RunScene:
             "method": "step", "payload": {"key": KEY}, "concurrency": self.lengths.concurrency, "deadline": PATIENCE,
             **chosen, **more,
         }  # fmt: skip
-        answer = await self.fleet.http.post(f"http://127.0.0.1:{self.fleet.nodes[0].api}/v1/runs", json=body)
+        answer = await self._post(f"http://127.0.0.1:{self.fleet.nodes[0].api}/v1/runs", body)
         assert answer.status_code == 202, answer.text
         self.run = str(answer.json()["id"])
         self._watch = asyncio.create_task(self._keep_looking())
+
+    async def _post(self, path: str, body: dict[str, object]) -> httpx2.Response:
+        """Post once, however often that is tried: the connection may have been idle for so long that the node closes it
+        at this moment, and names of 10,000 agents take a while."""
+        end, key = time.monotonic() + PATIENCE, {"idempotency-key": f"{self.fleet.rng.getrandbits(64):x}"}
+        while True:
+            try:
+                return await self.fleet.http.post(path, json=body, headers=key, timeout=PATIENCE)
+            except httpx2.RemoteProtocolError:
+                assert time.monotonic() < end, f"no answer to a post to {path}"
 
     @property
     def running(self) -> list[NodeProcess]:
