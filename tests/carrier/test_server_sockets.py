@@ -6,9 +6,12 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
+from typing import Any, cast
 
+import pytest
 import pytest_asyncio
 
+from fairlead.carrier.accept import server_sockets
 from fairlead.carrier.accept.accept_share import UNAVAILABLE
 from fairlead.carrier.accept.server_sockets import ServerSockets
 from fairlead.carrier.accept.worker_loads import PortShare, WorkerLoads
@@ -26,6 +29,8 @@ class Acceptor:
         self.held: list[socket.socket] = []
         self.available = True
         self.error: OSError | None = None
+        self.fails = ""
+        """Which of its two methods raises an error that nobody expects."""
         self.looked = 0
         self.poller = Poller()
         self._listening = listening.dup()
@@ -37,6 +42,7 @@ class Acceptor:
 
     def accept(self, listening: socket.socket, most: int) -> int:
         self.looked += 1
+        self._fail("accept")
         for accepted in range(most):
             if self.error is not None:
                 self.sockets.pause(0.05)
@@ -48,7 +54,12 @@ class Acceptor:
         return most
 
     def load(self) -> int:
+        self._fail("load")
         return len(self.held) if self.available else UNAVAILABLE
+
+    def _fail(self, method: str) -> None:
+        if self.fails == method:
+            raise RuntimeError("on purpose")
 
     def close(self) -> None:
         self.sockets.close()
@@ -168,7 +179,7 @@ async def test_without_a_share_everything_is_accepted_at_once(port: Port) -> Non
 
 
 async def test_a_pause_because_of_an_error_is_ended_by_nobody_else(port: Port) -> None:
-    one, two = port.share(2)
+    one, _ = port.share(2)
     one.start()
     one.error = OSError(errno.EMFILE, "no files")
     client = socket.create_connection(port.listening.getsockname(), 5)
@@ -180,4 +191,42 @@ async def test_a_pause_because_of_an_error_is_ended_by_nobody_else(port: Port) -
     assert one.looked == looked
     one.error = None
     await until(lambda: port.held() == [1, 0])
-    two.start()
+
+
+class FullEpoll:
+    """The epoll of a user who has as many sockets on all epolls as the kernel allows."""
+
+    def __init__(self, epoll: Any) -> None:
+        self._epoll = epoll
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+    def register(self, fd: int, events: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+
+async def test_a_pause_ends_when_the_epoll_takes_no_other_socket(port: Port) -> None:
+    [one] = port.acceptors = [Acceptor(None, 0, port.listening)]
+    one.start()
+    one.poller._epoll = cast(Any, FullEpoll(one.poller._epoll))
+    one.error = OSError(errno.ENOSPC, "no space left on device")
+    port.clients.append(socket.create_connection(port.listening.getsockname(), 5))
+    await until(lambda: one.looked > 0)
+    one.error = None
+    await until(lambda: port.held() == [1])
+
+
+@pytest.mark.parametrize("method", ["accept", "load"])
+async def test_an_unexpected_error_does_not_end_the_accepting(
+    port: Port, method: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_sockets, "FAILURE_PAUSE", 0.05)
+    one, _ = port.share(2)
+    one.start()
+    one.fails = method
+    port.clients.append(socket.create_connection(port.listening.getsockname(), 5))
+    await until(lambda: "accepting connections has failed" in caplog.text)
+    assert port.held() == [0, 0]
+    one.fails = ""
+    await until(lambda: port.held() == [1, 0])

@@ -3,12 +3,14 @@
 `LinkAcceptor` owns one `ServerSockets` and accepts when it is told to. If several processes accept from the same
 sockets, a process that has more than its share of connections leaves the sockets unwatched for a moment. It comes back
 after `ASIDE`, or when it is called, and decides anew with the next connection; so nothing happens while none comes.
+Whatever fails, the sockets stay open and are watched again: a server that accepts nothing any more looks healthy.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -18,10 +20,17 @@ from fairlead.carrier.accept.worker_loads import PortShare
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.poller_socket import READABLE
 
+logger = logging.getLogger("fairlead.carrier")
+
 ACCEPTED_AT_ONCE: Final = 32
 """The most connections that are accepted before open connections get their turn. Each takes some 10 µs."""
 ASIDE: Final = PATIENCE
 """Seconds for which a process steps aside at most: it then knows whether the others have reacted."""
+FAILURE_PAUSE: Final = 1.0
+"""Seconds for which nothing is accepted after an error that nobody expects, so that it is not logged all the time."""
+UNWATCHED: Final = 0x2
+"""EPOLLPRI, which no listening socket ever reports. A socket that waits for it keeps its place on the epoll. One that
+was taken off it might find no place later, because a user may have only so many."""
 
 
 class ServerSockets:
@@ -44,6 +53,8 @@ class ServerSockets:
         self._pause: asyncio.TimerHandle | None = None
         self._aside = False
         """Whether others accept meanwhile, and may end the pause."""
+        self._called_by_others = False
+        """Whether the poller watches for their calls: from `listen` on."""
         self._closed = False
 
     def listen(self, sockets: Sequence[socket.socket], backlog: int) -> None:
@@ -53,6 +64,7 @@ class ServerSockets:
             backlog *= share.workers  # they share one queue in the kernel
             share.start(self._load)
             self._poller.add(share.call_fd, _Call(self, share))
+            self._called_by_others = True
         for one in sockets:
             one.setblocking(False)
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited by what is accepted
@@ -68,9 +80,10 @@ class ServerSockets:
             self._pause.cancel()
         if self._share is not None:
             self._share.leave()
-            self._poller.remove(self._share.call_fd, READABLE)
+            if self._called_by_others:
+                self._poller.remove(self._share.call_fd, READABLE)
         for one in self.sockets:
-            self._poller.remove(one.fileno(), 0 if self._pause is not None else READABLE)
+            self._poller.remove(one.fileno(), READABLE)
             one.close()
 
     def pause(self, seconds: float) -> bool:
@@ -106,6 +119,11 @@ class ServerSockets:
         if self._aside and not self._closed:
             self._watch()
 
+    def failed(self) -> None:
+        """Accepting has failed with an exception that is being handled. Accept again after a pause."""
+        logger.exception("accepting connections has failed; trying again in %g s", FAILURE_PAUSE)
+        self.pause(FAILURE_PAUSE)
+
     def _step_aside(self) -> None:
         if self._pause is None:
             self._unwatch(ASIDE)
@@ -116,17 +134,17 @@ class ServerSockets:
             self._pause.cancel()
         else:
             for one in self.sockets:
-                self._poller.watch(one.fileno(), READABLE, 0)
+                self._poller.watch(one.fileno(), READABLE, UNWATCHED)
         self._pause = self._loop.call_later(seconds, self._watch)
 
     def _watch(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
         self._pause, self._aside = None, False
+        for one in self.sockets:
+            self._poller.watch(one.fileno(), UNWATCHED, READABLE)
         if self._share is not None:
             self._share.come_back()
-        for one in self.sockets:
-            self._poller.watch(one.fileno(), 0, READABLE)
 
 
 class _ListeningSocket:
@@ -135,7 +153,10 @@ class _ListeningSocket:
         self._sock = sock
 
     def ready(self, events: int) -> None:
-        self._owner.look(self._sock)
+        try:
+            self._owner.look(self._sock)
+        except Exception:
+            self._owner.failed()
 
     def abort(self) -> None:
         self._owner.close()
@@ -149,7 +170,10 @@ class _Call:
     def ready(self, events: int) -> None:
         with contextlib.suppress(BlockingIOError):
             self._share.answer_call()
-        self._owner.called()
+        try:
+            self._owner.called()
+        except Exception:
+            self._owner.failed()
 
     def abort(self) -> None:
         self._owner.close()
