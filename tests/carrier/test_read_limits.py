@@ -47,6 +47,29 @@ async def test_a_connection_that_stays_at_its_limit_is_closed(
     await until(lambda: len(listeners.read_scheduler) == 0)
 
 
+async def test_a_listener_that_fails_at_its_limit_is_closed_and_the_others_are_read(
+    listen: Listen, dial: Dial, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(MeteredListener):
+        def on_excess(self, connection: Connection, reason: str) -> None:
+            raise RuntimeError("on purpose")
+
+    monkeypatch.setattr(module, "STRAIN_LIMIT", 0.5)
+    listeners = await listen(ReadBudget(messages=100.0))
+    listeners.make = Failing
+    raw = await dial(listeners.port)
+    raw.write(raw.encode(TEXT, b"x") * 50_000)
+    first, payload = await raw.expect_frame()
+    assert (first, int.from_bytes(payload[:2], "big")) == (0x88, 1008)
+    assert "listener failed in on_excess" in caplog.text
+    raw.end()
+    monkeypatch.undo()
+    listeners.make = MeteredListener
+    other = await dial(listeners.port)
+    other.write(other.encode(TEXT, b"x") * 1_200)  # the credit is 1,000, and the rest has to be granted
+    await until(lambda: len(listeners.all[1].messages) == 1_200)
+
+
 async def test_a_connection_with_occasional_bursts_is_not_closed(
     listen: Listen, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import logging
 import time
 from collections.abc import Callable
 from typing import Final
@@ -37,6 +38,8 @@ from fairlead.carrier.reading.account import (
     can_feed,
 )
 from fairlead.carrier.reading.message_memory import MessageMemory
+
+logger = logging.getLogger("fairlead.carrier")
 
 SLICE: Final = 64
 """The most frames that are read from one connection in one iteration of the event loop. So many heartbeats take less
@@ -287,7 +290,10 @@ class ReadScheduler:
         connection = account.connection
         self.cut += 1
         if account.metered is not None:
-            account.metered.on_excess(connection, reason)
+            try:
+                account.metered.on_excess(connection, reason)
+            except Exception:
+                logger.exception("listener failed in on_excess; its connection is closed with 1008")
         connection.cut(1008, reason)
         self._message_memory.note(account, self._clock(), 0)
         if account.held:
