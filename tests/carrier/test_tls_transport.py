@@ -12,11 +12,15 @@ from typing import Any, cast
 
 import pytest
 
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.epoll.poller import Poller
 from fairlead.carrier.epoll.tls_transport import RECORD, TlsObject, TlsTransport, server_side
+from fairlead.carrier.server_connection import ServerConnection
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel
 from fairlead.carrier.tls import openssl
 from fairlead.carrier.tls.server_certificate import ServerCertificate
 
+from support.carrier.listeners import RecordingListener
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -152,6 +156,24 @@ async def test_a_read_that_waits_for_room_is_not_tried_again_and_again(pair: Any
     await until(lambda: tls.reads > 1)
     assert not recorder.lost
     poller.close()
+
+
+async def test_a_link_whose_read_waits_for_room_still_counts_as_read(pair: Any, timer_wheel: TimerWheel) -> None:
+    """So it becomes silent, when its peer neither reads nor sends any more, and can be paused and resumed."""
+    poller = Poller()
+    transport, tls, _ = await stalled(pair, poller)
+    listener = RecordingListener()
+    connection = ServerConnection(transport, listener, ConnectionContext(timer_wheel), set())
+    transport.set_protocol(connection)
+    connection.start()
+    for _ in range(VISITS + 1):
+        connection.visit()
+    assert listener.silences == [1]
+    connection.release(connection.hold())
+    reads = tls.reads
+    await until(lambda: tls.reads > reads)
+    poller.close()
+    await until(lambda: listener.closed)
 
 
 async def test_closing_does_not_wait_for_such_a_read(pair: Any) -> None:

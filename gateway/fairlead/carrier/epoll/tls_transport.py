@@ -83,6 +83,9 @@ class TlsTransport(SocketTransport):
         self._end_read_wait()
         super().flush()
 
+    def is_reading(self) -> bool:
+        return self._read_waits or super().is_reading()
+
     def stop_reading(self) -> None:
         self._end_read_wait()
         super().stop_reading()
