@@ -17,6 +17,7 @@ from websockets.asyncio.server import ServerConnection
 
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.errors import ConnectionRefused
 
 from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
@@ -102,6 +103,26 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerW
     assert seen["host"] == f"localhost:{port}"
     assert seen["query"] == "x=%20"
     connection.abort()
+
+
+async def test_a_host_name_beyond_ascii_is_sent_as_in_dns(timer_wheel: TimerWheel, connect: Connect) -> None:
+    """A proxy stands in for the DNS, where the name is not."""
+    heads: list[bytes] = []
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for status in (b"200 OK", b"503 busy"):
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Length: 0\r\n\r\n")
+
+    async with scripted(script) as port:
+        proxy = f"http://127.0.0.1:{port}"
+        for url in ("ws://bücher.example:8080/", "ws://例え.example/"):
+            with pytest.raises(ConnectionRefused, match="with 503"):
+                await connect(url, RecordingListener(), timer_wheel=timer_wheel, proxy=proxy)
+    hosts = [head.partition(b"Host: ")[2].partition(b"\r\n")[0] for head in heads[1::2]]
+    assert hosts == [b"xn--bcher-kva.example:8080", b"xn--r8jz45g.example"]
+    with pytest.raises(ConnectionRefused, match="not a valid host name"):
+        await connect(f"ws://{'ü' * 70}.example/", RecordingListener(), timer_wheel=timer_wheel)
 
 
 async def test_frames_that_arrive_with_the_answer_are_not_lost(timer_wheel: TimerWheel, connect: Connect) -> None:

@@ -11,13 +11,15 @@ from starlette.responses import Response
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
 from support.carrier.clients import Connect
 from support.carrier.listeners import RecordingListener
 from support.carrier.servers import Serve
-from support.scripted_server import scripted
+from support.scripted_server import accept, scripted
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,6 +61,24 @@ async def test_a_refusal_is_read_though_the_connection_stays_open(
             writer.write(bytes([byte]))
             await asyncio.sleep(0)
         await reader.read()
+
+    async with scripted(script) as port, asyncio.timeout(20):
+        with pytest.raises(ConnectionRefused) as refused:
+            await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel, timeout=40)
+    assert (refused.value.status, refused.value.body) == (503, b"hello")
+
+
+async def test_a_refusal_whose_chunks_never_begin_is_not_read_for_ever(
+    timer_wheel: TimerWheel, connect: Connect
+) -> None:
+    """The extension of a chunk may be of any length, and is no part of the body."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n1;")
+        while not writer.is_closing():
+            writer.write(bytes(1 << 10))
+            await writer.drain()
 
     async with scripted(script) as port, asyncio.timeout(20):
         with pytest.raises(ConnectionRefused) as refused:
@@ -145,6 +165,34 @@ async def test_cancelling_connect_closes_the_connection(timer_wheel: TimerWheel,
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
+        await asyncio.wait_for(gone.wait(), 20)
+
+
+async def test_cancelling_connect_in_the_moment_of_the_answer_closes_the_connection(
+    timer_wheel: TimerWheel, connect: Connect
+) -> None:
+    """The connection is open, and whoever asked for it will never hear of it."""
+    opening: asyncio.Task[object]
+    gone = asyncio.Event()
+
+    class Cancelling(RecordingListener):
+        def on_open(self, connection: Connection) -> None:
+            super().on_open(connection)
+            opening.cancel()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await accept(reader, writer)
+        try:
+            await reader.read()
+        finally:
+            gone.set()
+
+    listener = Cancelling()
+    async with scripted(script) as port:
+        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel))
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await until(lambda: listener.closed == [(1006, "")])
         await asyncio.wait_for(gone.wait(), 20)
 
 

@@ -148,7 +148,13 @@ def _split(url: str) -> tuple[bool, str, int, str, str]:
     secure = parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return secure, parts.hostname, port, parts.netloc, target
+    authority = parts.netloc
+    if not authority.isascii():
+        try:
+            authority = parts.hostname.encode("idna").decode() + f":{parts.port}" * bool(parts.port)
+        except UnicodeError as error:
+            raise ConnectionRefused(f"{url} {describe_problem(error, parts.hostname, 0)}") from error
+    return secure, parts.hostname, port, authority, target
 
 
 @cache
@@ -224,7 +230,7 @@ class _Opening(asyncio.Protocol):
             except ConnectionRefused as refused:
                 self._settle(refused)
         else:
-            self._refused(self._refusal, ended=False)
+            self._refused(self._refusal, ended=len(self._received) > handshake.MAX_HEAD)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._refusal is not None:
@@ -235,7 +241,10 @@ class _Opening(asyncio.Protocol):
 
     def abandon(self) -> None:
         """Drop the connection, if there is one, because nobody waits for it any more."""
-        self.outcome.cancel()
+        if not self.outcome.cancel() and not self.outcome.cancelled():
+            opened = self.outcome.result()
+            if isinstance(opened, ClientConnection):  # the caller gave up when it was opened, before it heard of it
+                opened.abort()
         if self._transport is not None:
             self._transport.abort()
 

@@ -175,7 +175,7 @@ def refusal_body(response: Response, received: bytes, *, ended: bool) -> bytes |
         body, complete = _dechunk(received)
     else:
         length = response.headers.get("content-length", "")
-        size = int(length) if length.isascii() and length.isdigit() else MAX_BODY
+        size = int(length) if re.fullmatch("[0-9]{1,18}", length) else MAX_BODY
         body, complete = received[:size], len(received) >= size
     return body[:MAX_BODY] if complete or ended or len(body) >= MAX_BODY else None
 
