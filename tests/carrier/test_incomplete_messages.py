@@ -58,11 +58,11 @@ async def test_large_messages_of_many_connections_do_not_wait_for_each_other(lis
     raws = [await dial(listeners.port) for _ in range(peers)]
     for raw in raws:
         raw.write(whole)
-    while sum(len(listener.messages) for listener in listeners.all) < peers:
-        await until(lambda: True)
-        assert not [listener.excesses for listener in listeners.all if listener.excesses]
-        assert listeners.read_scheduler.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(60):
+        while sum(len(listener.messages) for listener in listeners.all) < peers:
+            assert not [listener.excesses for listener in listeners.all if listener.excesses]
+            assert listeners.read_scheduler.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
+            await asyncio.sleep(0.005)
     assert all(listener.messages == [bytes(MIB)] for listener in listeners.all)
     for raw in raws:
         raw.end()

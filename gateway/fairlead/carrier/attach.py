@@ -1,7 +1,7 @@
 """Give an accepted WebSocket to a listener, on any ASGI server.
 
 An endpoint calls `attach` after its own checks. On our server the call returns at once, and the endpoint should return
-too: its task and scope are then freed, and a small `ServerConnection` calls the listener. On any other server, and
+too: its task and scope are then freed, and a small connection object calls the listener. On any other server, and
 under Starlette's TestClient, `attach` runs an `AsgiConnection` until the connection is over, with the same listener and
 the same semantics.
 """

@@ -2,8 +2,8 @@
 
 A `Listener` receives the events. There is usually one listener per connection (a gateway session, an SDK session, a
 benchmark client). The connection calls it synchronously on the event loop, so a listener must not block. The listener
-acts on a `Connection`, which is either a `FramedConnection` on a transport or an `AsgiConnection` on a foreign ASGI
-server. If a listener raises an exception, the connection logs it and closes with code 1011.
+acts on a `Connection`, which is a `FramedConnection` on a transport or a bare socket, or an `AsgiConnection` on a
+foreign ASGI server. If a listener raises an exception, the connection logs it and closes with code 1011.
 """
 
 from __future__ import annotations

@@ -122,8 +122,8 @@ def hold(figures: dict[str, Any]) -> str:
     ]
     counts = figures["links"]
     text = (
-        f"### Agents held\n\n{linked:,} registered agents on {len(counts)} workers ({min(counts):,} to "
-        f"{max(counts):,} links "
+        f"### Agents held\n\n{linked:,} registered agents on {len(counts)} workers ({min(counts):,.0f} to "
+        f"{max(counts):,.0f} links "
         "each), both ends on this machine, and commands meanwhile:"
     )
     return text + "\n\n" + markdown(["in flight", "commands", "p50 ms", "p99 ms"], rows)

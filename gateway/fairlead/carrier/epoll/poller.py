@@ -1,10 +1,10 @@
 """The poller: reads and writes the sockets of all connections that have left the event loop's transports.
 
-A server has one `Poller`, and `websocket_upgrade` offers it each connection whose upgrade was accepted; a client with
-many connections gives it sockets that never had a transport. The event loop sees one descriptor, that of the epoll.
-When a socket is ready, the poller lets it read once and write once, and returns to the event loop after some
-milliseconds, however much there is to do. It knows nothing about WebSockets. An epoll is created with the first
-connection, so a server without connections has none.
+A server has one for its links, and with TLS another one for handshakes. `link_acceptor` gives it listening sockets and
+what they accept, and `websocket_upgrade` offers it each connection whose upgrade was accepted. A client with many
+connections gives it sockets that never had a transport. The event loop sees one descriptor, that of the epoll. When a
+socket is ready, the poller lets it read once and write once, and returns to the event loop after some milliseconds,
+however much there is to do. It knows nothing about WebSockets. The epoll is created with the first socket.
 
 A connection leaves its transport by duplicating the descriptor and aborting the transport. Closing one of two
 descriptors of a socket sends nothing to the peer, and what the kernel has received stays readable through the other.

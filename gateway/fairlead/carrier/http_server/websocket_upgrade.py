@@ -2,8 +2,8 @@
 
 `http_connection` makes one for each upgrade request. The application answers it in full ASGI (routing, middleware,
 authentication, denial responses) in a task of its own. If its accept message has a listener (see `attach`), the
-transport goes to a slim `ServerConnection`, and the task, the scope and this object are freed. If not, the same
-connection speaks ASGI through an `AsgiChannel`.
+connection goes to a slim `SocketConnection` on the poller, or a `ServerConnection` if it has to stay on its transport,
+and the task, the scope and this object are freed. If not, the same connection speaks ASGI through an `AsgiChannel`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UpgradeState(Enum):
     CONNECTING = 1  # the application has not answered yet
     REFUSING = 2  # the application has begun a denial response
     OPEN = 3  # accepted, plain ASGI
-    ATTACHED = 4  # accepted with a listener: the connection belongs to a `ServerConnection`
+    ATTACHED = 4  # accepted with a listener, which is told of everything from now on
     ENDED = 5  # refused, or lost before an answer
 
 
