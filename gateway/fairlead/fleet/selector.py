@@ -26,10 +26,13 @@ _KEY = r"(?:(?P<of>label|fact)\.)?(?P<key>[A-Za-z0-9][A-Za-z0-9._/-]{0,63})"
 _VALUE = r"[^\s,()=!]+"
 _BOUND = r"[^\s,()=!<>]+"
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_SPACE = r"\s*+"
+"""Possessive: two stretches of one gap would be tried in every way to share it, which takes the square of its length."""
 _TERM = re.compile(
-    rf"\s*(?:(?P<absent>!)\s*)?{_KEY}\s*"
-    rf"(?:(?P<equals>==?|!=)\s*(?![<>])(?P<value>(?:{_VALUE})?)|(?P<comparison>[<>]=?)\s*(?P<bound>{_BOUND})"
-    r"|\b(?P<set>in|notin)\s*\((?P<values>[^()]*)\))?\s*(?:,|$)"
+    rf"{_SPACE}(?:(?P<absent>!){_SPACE})?{_KEY}{_SPACE}"
+    rf"(?:(?P<equals>==?|!=){_SPACE}(?![<>])(?P<value>(?:{_VALUE})?)"
+    rf"|(?P<comparison>[<>]=?){_SPACE}(?P<bound>{_BOUND})"
+    rf"|\b(?P<set>in|notin){_SPACE}\((?P<values>[^()]*)\))?{_SPACE}(?:,|$)"
 )
 
 
