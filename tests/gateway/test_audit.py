@@ -231,6 +231,31 @@ async def test_the_command_line_shows_and_verifies_the_log(
     assert f"{path}:3: its hash is not that of its content, so it was changed" in broken.stderr
 
 
+async def test_what_runs_is_named_by_its_digests(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
+) -> None:
+    """Also when a run is tried again, whose payload its caller does not send; and the content that agents get."""
+    api = api_of(audited(make_gateway, own_valkey.url, tmp_path))
+    digest, payload = hashlib.sha256(CONTENT).hexdigest(), {"digest": "0" * 64, "size": 1}
+    assert (await api.http.put(f"/v1/contents/{digest}", content=CONTENT)).status_code == 200
+    body = {"method": "script", "content": digest, "payload": payload}
+    queued = await api.http.post("/v1/commands", json={**body, "agent": "never-seen"})
+    assert queued.status_code == 404, "no agent, and no less a decision"
+    run = (await api.http.post("/v1/runs", json={**body, "agents": ["never-seen"]})).json()["id"]
+    async with asyncio.timeout(60):
+        while (await api.http.get(f"/v1/runs/{run}")).json()["ended"] is None:
+            await asyncio.sleep(0.05)
+    assert (await api.http.post(f"/v1/runs/{run}/retry", json={})).status_code == 202
+    nightly = {**SCHEDULE, "run": {**body, "selector": "*"}}
+    assert (await api.http.post("/v1/schedules", json=nightly)).status_code == 201
+    sent = json.dumps(payload, separators=(",", ":")).encode()
+    actions = ["postCommand", "postRun", "retryRun", "createSchedule"]
+    lines = [line for line in written(tmp_path) if line.action in actions]
+    assert [(line.action, line.digest, line.content) for line in lines] == [
+        (action, hashlib.sha256(sent).hexdigest(), digest) for action in actions
+    ]
+
+
 async def test_a_post_can_be_matched_with_its_command_and_its_end(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
 ) -> None:

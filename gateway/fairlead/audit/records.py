@@ -63,6 +63,8 @@ class AuditEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str = ""
     method: str = ""
     digest: str = ""
+    content: str = ""
+    """The SHA-256 of the content that agents get as their input."""
     agent: str = ""
     selector: str = ""
     count: int | None = None

@@ -27,7 +27,7 @@ _VALUE = r"[^\s,()=!]+"
 _BOUND = r"[^\s,()=!<>]+"
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 _SPACE = r"\s*+"
-"""Possessive: two stretches of one gap would be tried in every way to share it, which takes the square of its length."""
+"""Possessive: two stretches would be tried in every way to share one gap, which takes the square of its length."""
 _TERM = re.compile(
     rf"{_SPACE}(?:(?P<absent>!){_SPACE})?{_KEY}{_SPACE}"
     rf"(?:(?P<equals>==?|!=){_SPACE}(?![<>])(?P<value>(?:{_VALUE})?)"

@@ -76,7 +76,9 @@ class CommandRoutes:
         order, unchecked = await _order(raw, request, subject)
         self._authorizer.require_still(subject, (Verb.RUN,))
         if self._auditor.on:
-            self._auditor.note(request, order.payload, method=order.method, agent=local_id(order.agent))
+            self._auditor.note(
+                request, order.payload, method=order.method, agent=local_id(order.agent), content=order.content
+            )
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
         if not unchecked:
             check_payload(order.method, order.payload)

@@ -161,7 +161,8 @@ class ScheduleKeeper:
         await self.log.write(
             AuditEvent(
                 terms.subject, "schedule", SCHEDULED, outcome, reason, method=terms.method, digest=digest,
-                selector=terms.selector, count=count, run=run, detail=f"{schedule.id} {schedule.name}",
+                content=digest_of(terms.content), selector=terms.selector, count=count, run=run,
+                detail=f"{schedule.id} {schedule.name}",
                 credential="" if terms.poster is None else terms.poster.token_id, tenant=terms.tenant,
             )
         )  # fmt: skip

@@ -149,6 +149,7 @@ class RunStartRoutes:
         """Begin the run if nobody has to approve it, or somebody has. `said` is what the caller has posted: an approval
         is for that, and for exactly these agents."""
         agents, subject = start.agents, caller(request)
+        self._auditor.note(request, start.payload, content=digest_of(start.terms.content))
         target = (
             start.terms.selector
             or f"{len(agents)} agents ({', '.join(map(local_id, agents[:5]))}{', …' * (len(agents) > 5)})"

@@ -71,7 +71,10 @@ class ScheduleRoutes:
             uuid7(now, random.randbytes(10)), body.name, body.cron, body.zone, body.missed == "run", terms, payload, now
         )
         detail = f"{schedule.id} {schedule.name}: {schedule.cron} {schedule.zone}"
-        self._auditor.note(request, payload, method=terms.method, selector=terms.selector, detail=detail)
+        self._auditor.note(
+            request, payload, method=terms.method, selector=terms.selector, content=digest_of(terms.content),
+            detail=detail,
+        )  # fmt: skip
         self._memory.check_command(len(payload))
         await self._auditor.allow(request)
         await self._put(subject, schedule, due)
