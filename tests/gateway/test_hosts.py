@@ -70,6 +70,16 @@ def test_host_patterns_are_matched() -> None:
     assert admits(HostRules(["gateway.test"], loopback_only=True), "localhost")
 
 
+@pytest.mark.parametrize("text", ["a{}a", "a{}", "{}", "a{}@", "[{}]", "[{}", "a:{}"])
+@pytest.mark.parametrize("filling", [".", "0", "a.", ":"])
+def test_long_names_are_read_in_linear_time(text: str, filling: str) -> None:
+    """Where they were not, one request of 64 KB, from anybody, held up the node for minutes."""
+    long = text.replace("{}", filling * (500_000 // len(filling)))
+    for rules in (HostRules(loopback_only=True), HostRules(["example.com", "*.example.com"])):
+        assert not admits(rules, long)
+        assert not admits(rules, "example.com", f"http://{long}")
+
+
 def test_origins_are_refused_unless_listed() -> None:
     listed = HostRules(origins=["https://console.example.com"])
     assert admits(listed, "x", "https://console.example.com")

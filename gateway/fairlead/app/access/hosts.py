@@ -16,7 +16,9 @@ from fairlead.settings import is_loopback
 REMEMBERED = 64
 """Values of Host whose check is not repeated: clients of a port use one or two. Only accepted ones are remembered."""
 
-_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@?#\s]+?)\.*)(?::[0-9]*)?")
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]++)\]|(?P<name>[^\[\]:/@?#\s]++))(?::[0-9]*+)?")
+"""Nothing in it is tried twice: a stranger may send 64 KB of dots, and a node that takes the square of that time is
+gone."""
 
 
 class HostRules:
@@ -90,7 +92,7 @@ def _without_port(host: str) -> str:
     """Remove the port, brackets and a final dot, as in `example.com:80` and `[::1]:80`. Returns "" for an invalid
     value, such as an address followed by other text."""
     found = _AUTHORITY.fullmatch(host)
-    return (found["address"] or found["name"]) if found else ""
+    return (found["address"] or found["name"].rstrip(".")) if found else ""
 
 
 def _shown(text: str) -> str:
