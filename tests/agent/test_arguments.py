@@ -76,6 +76,23 @@ async def test_an_unknown_method_is_refused(agent: Agent, link: Link) -> None:
     assert ack.error is not None
     assert ack.error.code == "unknown_method"
     assert "no.such" in ack.error.message
+    assert "expected one of" in ack.error.message
+
+
+async def test_the_refusal_of_an_unknown_method_names_those_that_there_are(agent: Agent, link: Link) -> None:
+    @agent.command("backup.start")
+    async def start(volume: str, full: bool = False) -> None: ...
+
+    await link.command("c1", "backup.strat")
+    ack = await link.expect(Ack, "c1")
+    assert ack.error is not None
+    assert ack.error.message == (
+        "this agent has no method 'backup.strat' (did you mean backup.start?): expected one of backup.start"
+    )
+    await link.command("c2", "backup.start", {"full": True})
+    ack = await link.expect(Ack, "c2")
+    assert ack.error is not None
+    assert ack.error.message.endswith("(expected volume, [full])")
 
 
 async def test_a_refused_command_may_be_tried_again(agent: Agent, link: Link) -> None:

@@ -99,16 +99,17 @@ async def test_env_and_cwd_are_set(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"argv": ["/no/such/program"]}, "/no/such/program"),
-        ({"argv": ["no-such-program"]}, "no-such-program"),
-        ({"argv": ["true"], "cwd": "/no/such/folder"}, "/no/such/folder"),
+        ({"argv": ["/no/such/program"]}, "'/no/such/program': there is no such file"),
+        ({"argv": ["no-such-program"]}, "'no-such-program': there is no such program in the PATH"),
+        ({"argv": ["echo hi"]}, "'echo hi': there is no such program (there is no shell"),
+        ({"argv": ["true"], "cwd": "/no/such/folder"}, "working directory '/no/such/folder': No such file"),
         ({"argv": ["/etc"]}, "/etc"),
         ({"argv": ["tr\0ue"]}, ""),
         ({"argv": ["true"], "env": {"a=b": "c"}}, ""),
         ({"argv": ["true"], "env": {"A": "\0"}}, ""),
         ({"argv": ["true", "x" * 300_000]}, ""),
     ],
-    ids=["no-file", "not-in-path", "cwd", "folder", "nul", "env-name", "env-nul", "too-long"],
+    ids=["no-file", "not-in-path", "shell", "cwd", "folder", "nul", "env-name", "env-nul", "too-long"],
 )
 async def test_a_program_that_cannot_be_run_is_reported(link: Link, arguments: dict[str, object], named: str) -> None:
     await link.command(C1, "exec", arguments)

@@ -27,6 +27,31 @@ def test_a_method_runs_with_its_arguments(fleet: CliFleet, run: Run) -> None:
     assert "os" in json.loads(info.stdout)
 
 
+def test_a_program_goes_after_two_hyphens(fleet: CliFleet, run: Run) -> None:
+    done = run(
+        "call",
+        "web-1",
+        "exec",
+        'env:={"GREETING":"hi"}',
+        "--",
+        "sh",
+        "-c",
+        "echo $GREETING $1",
+        "--deadline",
+        api=fleet,
+    )
+    assert done.stdout.startswith(b"hi\n"), done
+    many = run("run", "exec", "-l", "*", "--", "sh", "-c", "echo $0", "--", api=fleet)
+    assert b"== 1 agent ok: web-1\n--\n" in many.stdout, many
+
+
+def test_a_file_goes_with_a_script(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "fix.sh").write_text("echo fixed $1")
+    for words in (("call", "web-1", "script"), ("run", "script", "-l", "*")):
+        done = run(*words, "--file", str(tmp_path / "fix.sh"), "--", "--now", api=fleet)
+        assert b"fixed --now\n" in done.stdout, done
+
+
 def test_each_row_is_a_line(fleet: CliFleet, run: Run) -> None:
     done = run("call", "web-1", "proc.list", api=fleet)
     assert done.returncode == 0, done.stderr

@@ -68,6 +68,58 @@ def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: 
         assert (without.returncode, b"script needs a file" in without.stderr) == (2, True), without.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("exec", "uname"), b"'uname': expected KEY=TEXT or KEY:=JSON (the program of exec goes after --)"),
+        (("exec", 'argv:=["x"]', "--", "x"), b"argv is given twice, also after --"),
+        (("exec", "--json", "{}", "--", "x"), b"--json beside KEY=TEXT or -- PROGRAM"),
+        (("sys.info", "--", "x"), b"sys.info takes no program after --"),
+        (("script", "--", "--now"), b"script needs a file: expected --file FILE"),
+        (("file.put", "path=/a"), b"file.put needs an input, and a run has none"),
+        (("sys.info", "--batch", "0"), b"'0': expected a number of targets from 1 on"),
+    ],
+)
+def test_wrong_words_of_a_run_are_explained(api: str, run: Run, words: tuple[str, ...], problem: bytes) -> None:
+    done = run("run", "--agents", "web-1", *words, api=api)
+    assert (done.returncode, problem in done.stderr) == (2, True), done.stderr
+
+
+def test_a_method_that_waits_for_input_gets_some(api: str, run: Run) -> None:
+    done = run("call", "web-1", "file.put", "path=/a", api=api)
+    assert (done.returncode, b"`cat FILE | fairlead call -i web-1 file.put" in done.stderr) == (2, True), done.stderr
+
+
+def test_who_selects_nobody_is_told_how_to_see_who_matches(api: str, run: Run) -> None:
+    done = run("run", "sys.info", "-l", "env=nowhere", api=api)
+    assert (done.returncode, b"`fairlead agents ls -l SELECTOR` shows who matches" in done.stderr) == (2, True)
+    planned = run("run", "sys.info", "-l", "env=nowhere", "--dry-run", api=api)
+    assert (planned.returncode, b"no agent would be a target" in planned.stderr) == (0, True)
+
+
+def test_a_schedule_has_a_file_and_is_removed_by_its_name(api: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "fix.sh").write_text("true")
+    words = (
+        "schedules",
+        "add",
+        "nightly",
+        "script",
+        "-l",
+        "*",
+        "--cron",
+        "0 2 * * *",
+        "--file",
+        str(tmp_path / "fix.sh"),
+    )
+    ids = [run(*words, api=api).stdout.decode().strip() for _ in range(2)]
+    unclear = run("schedules", "rm", "nightly", api=api)
+    assert b"2 schedules have the name 'nightly': name one by its id: " + ids[0].encode() in unclear.stderr
+    assert run("schedules", "rm", ids[0], api=api).stdout.decode() == f"removed nightly ({ids[0]})\n"
+    assert run("schedules", "rm", "nightly", api=api).stdout.decode() == f"removed nightly ({ids[1]})\n"
+    missing = run("schedules", "rm", "nightly", api=api)
+    assert (missing.returncode, b"there is no schedule 'nightly'" in missing.stderr) == (2, True)
+
+
 def test_the_id_of_a_run_is_called_so(api: str, run: Run) -> None:
     for wish in ("show", "results", "cancel", "pause", "retry"):
         done = run("runs", wish, "nope", api=api)

@@ -219,7 +219,7 @@ def test_a_share_of_failures_aborts_once_enough_have_ended() -> None:
     assert plan.state is RunState.RUNNING
     plan.end(started[9], RunTargetState.FAILED)
     assert (plan.state.value, plan.in_flight) == ("aborted", 40)
-    assert plan.reason == "5 of 10 targets have failed: the limit is 0.2 of them"
+    assert plan.reason == "5 of 10 targets have failed: the limit is 20 %"
     for target in started[10:]:
         plan.end(target, RunTargetState.OK)
     assert plan.ended

@@ -67,7 +67,8 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
 """The next step for each error; subclasses stand before their bases."""
 
 _FIELD_ADVICE = {
-    "selector": "for example: --selector 'env in (prod,dev),os=linux,!retired'",
+    "selector": "for example: --selector 'env in (prod,dev),os.version<12,!retired'; `fairlead agents ls -l SELECTOR` "
+    "shows who matches",
     "from": "`fairlead results ID` shows all stored results",
     "id": "`fairlead commands ls` lists the commands that have not ended",
     "run": "`fairlead runs ls` lists runs",

@@ -1,4 +1,4 @@
-"""The arguments of a method on the command line: KEY=TEXT, KEY:=JSON, or --json for all of them.
+"""The arguments of a method on the command line: KEY=TEXT, KEY:=JSON, --json for all of them, or a program after `--`.
 
 `call`, `run` and `schedules add` read them in the same way. A text is never guessed to be something else, so that
 `version=1.10` and `name=true` arrive as they were typed.
@@ -8,15 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import click
 
 F = TypeVar("F", bound=Callable[..., object])
+PROGRAM: Final = "fairlead.program"
+"""The place in the context of what follows `--`."""
+PROGRAM_ARGUMENT: Final = {"exec": "argv", "script": "arguments"}
+"""The argument that what follows `--` is, by method."""
+
+
+class MethodCommand(click.Command):
+    """A command that runs any method. What follows `--` stays as it is: `exec` takes it as its program."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            args, ctx.meta[PROGRAM] = args[:at], args[at + 1 :]
+        return super().parse_args(ctx, args)
 
 
 def payload_options(command: F) -> F:
-    """Add --json, --unchecked and the arguments, which come after the arguments of the command itself."""
+    """Add --json, --file, --unchecked and the arguments, which come after the arguments of the command itself."""
     document = click.option(
         "--json", "document", metavar="JSON", help="All arguments as one JSON value; @FILE reads it, @- stdin."
     )
@@ -26,17 +40,53 @@ def payload_options(command: F) -> F:
         help="Send the arguments of a built-in method although they do not fit it, for "
         "agents that have another one of this name.",
     )
-    words = click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]...")
-    return document(unchecked(words(command)))
+    file = click.option(
+        "--file", type=click.File("rb"), metavar="FILE",
+        help="A file that is stored once for all agents; its digest and size join the payload, as `script` takes them.",
+    )  # fmt: skip
+    words = click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]... [-- PROGRAM [ARGUMENT]...]")
+    return document(file(unchecked(words(command))))
 
 
-def parse_payload(document: str | None, words: tuple[str, ...]) -> object:
+def read_payload(
+    method: str, document: str | None, words: tuple[str, ...], file: IO[bytes] | None, *, unchecked: bool
+) -> tuple[object, bytes | None]:
+    """The payload, and the file that goes with it. Raises InvalidRequest and UsageError."""
+    payload = parse_payload(method, document, words)
+    data = None if file is None else file.read()
+    if data is not None:
+        payload = _with_file(payload, data)
+    if not unchecked:
+        check_payload(method, payload, words, file=data is not None)
+    return payload, data
+
+
+def parse_payload(method: str, document: str | None, words: tuple[str, ...]) -> object:
     """The value of --json, or a mapping of the arguments. Raises UsageError."""
-    if document is None:
+    program = click.get_current_context().meta.get(PROGRAM, [])
+    if document is not None:
+        if words or program:
+            raise click.UsageError("--json beside KEY=TEXT or -- PROGRAM: expected one of them")
+        return _read_document(document)
+    if not program:
         return parse_arguments(words)
-    if words:
-        raise click.UsageError("--json beside KEY=TEXT: expected one of them")
-    return _read_document(document)
+    if (name := PROGRAM_ARGUMENT.get(method)) is None:
+        raise click.UsageError(
+            f"{method} takes no program after --: expected KEY=TEXT or KEY:=JSON, or the method exec"
+        )
+    given = parse_arguments(words)
+    if name in given:
+        raise click.UsageError(f"{name} is given twice, also after --: give it once")
+    return {**given, name: program}
+
+
+def _with_file(payload: object, data: bytes) -> dict[str, object]:
+    """The payload with the digest and the size of a file that is stored for all agents."""
+    import hashlib
+
+    if not isinstance(payload, dict):
+        raise click.UsageError("--file needs a payload that is an object: expected KEY=TEXT, or an object in --json")
+    return {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), **payload}
 
 
 def check_payload(method: str, payload: object, words: tuple[str, ...], *, file: bool = False) -> None:
@@ -52,7 +102,7 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
     if file and not takes_file:
         raise click.UsageError(f"{method} takes no --file: expected a method that does, such as script")
     if takes_file and isinstance(payload, dict) and "digest" not in payload:
-        raise click.UsageError(f"{method} needs a file: expected `fairlead run {method} --agents ID,ID --file FILE`")
+        raise click.UsageError(f"{method} needs a file: expected --file FILE")
     try:
         known.check(payload)
     except InvalidRequest as e:
@@ -60,6 +110,18 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
         if not words or not isinstance(given, str) or "expected a string" in e.message:
             raise
         raise InvalidRequest(f"{e.message} (KEY:=JSON passes what is not a text)", **e.details) from e
+
+
+def check_input(method: str, sends: bool, agent: str, *, unchecked: bool) -> None:
+    """Raises UsageError if the method waits for an input and there is none."""
+    from fairlead.methods.library import LIBRARY
+
+    known = LIBRARY.get(method)
+    if known is not None and known.needs_input and not sends and not unchecked:
+        raise click.UsageError(
+            f"{method} writes what comes in: expected -i and a pipe, such as "
+            f"`cat FILE | fairlead call -i {agent} {method} …`, or `fairlead cp FILE {agent}:/PATH`"
+        )
 
 
 def parse_arguments(words: tuple[str, ...]) -> dict[str, Any]:
@@ -70,7 +132,9 @@ def parse_arguments(words: tuple[str, ...]) -> dict[str, Any]:
         as_json = key.endswith(":")
         name = key[:-1] if as_json else key
         if not sign or not name:
-            raise click.BadParameter(f"{word!r}: expected KEY=TEXT or KEY:=JSON", param_hint="argument")
+            raise click.BadParameter(
+                f"{word!r}: expected KEY=TEXT or KEY:=JSON (the program of exec goes after --)", param_hint="argument"
+            )
         if name in found:
             raise click.BadParameter(f"{name!r} is given twice: give it once", param_hint="argument")
         found[name] = _decode(value, f"the value of {name!r}") if as_json else value

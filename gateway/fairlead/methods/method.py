@@ -48,6 +48,8 @@ class Method:
     output: tuple[str, ...] = ()
     row: type[ResultMembers] | None = None
     input: bool = False
+    needs_input: bool = False
+    """Whether it does nothing before its input has ended, which a run and a schedule have not."""
 
     def check(self, payload: object) -> None:
         """Raises InvalidRequest if the agent would refuse the payload, as far as is known here; None stands for no

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_type_hints
 
@@ -22,6 +22,8 @@ from fairlead.errors import ConfigError
 
 RunsIn: TypeAlias = Literal["loop", "thread", "process"]
 
+NAMES_SHOWN = 500
+"""Characters of the names of methods or arguments in an error, of the 1,024 that a message may have."""
 FIELD = re.compile(r"`\$\.([^`.\[]+)|field `([^`]+)`")
 """The part of msgspec's messages that names the field."""
 
@@ -36,6 +38,8 @@ class Handler:
     takes_command: bool
     streams: bool
     decode: Callable[[bytes], msgspec.Struct]
+    expects: str = ""
+    """Its arguments, in the words that end the error about a wrong one."""
 
     def arguments(self, payload: bytes) -> dict[str, Any]:
         """The keyword arguments in `payload`. Raises CommandError `invalid_arguments`, which names the field."""
@@ -45,7 +49,7 @@ class Handler:
             message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
             found = FIELD.search(message)
             field = (found[1] or found[2]) if found else ""
-            raise CommandError("invalid_arguments", f"{self.method}: {message}", field=field) from e
+            raise CommandError("invalid_arguments", f"{self.method}: {message}{self.expects}", field=field) from e
         return {name: getattr(parsed, name) for name in parsed.__struct_fields__}
 
     def check_importable(self) -> None:
@@ -91,4 +95,17 @@ def make_handler(method: str, function: Callable[..., Any], runs_in: RunsIn | No
     except TypeError as e:
         raise ConfigError(f"{method}: its parameters cannot be read from JSON: {e}") from e
     streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
-    return Handler(method, function, runs_in, takes_command, streams, decoder.decode)
+    names = ", ".join(f"[{field[0]}]" if len(field) > 2 else field[0] for field in fields) or "no arguments"
+    expects = f" (expected {names[:NAMES_SHOWN]})"
+    return Handler(method, function, runs_in, takes_command, streams, decoder.decode, expects)
+
+
+def unknown_method(method: str, handlers: Mapping[str, Handler]) -> str:
+    """What an agent says of a method that it does not have: which ones it has."""
+    names = ", ".join(sorted(handlers)) or "none"
+    shown = names if len(names) <= NAMES_SHOWN else f"{names[:NAMES_SHOWN].rpartition(',')[0]} …"
+    from difflib import get_close_matches  # an agent seldom needs it
+
+    near = get_close_matches(method, handlers, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"this agent has no method {method!r}{meant}: expected one of {shown}"

@@ -19,7 +19,7 @@ import msgspec
 
 from fairlead.agent.commands.command import Command
 from fairlead.agent.commands.executor import HandlerExecutor, journal_error
-from fairlead.agent.commands.handler import Handler
+from fairlead.agent.commands.handler import Handler, unknown_method
 from fairlead.agent.commands.running import (
     CANCEL_REASONS,
     CANCELLED,
@@ -164,7 +164,7 @@ class CommandRunner:
         """The handler, for which a slot is reserved from now on, and its arguments. Raises CommandError."""
         handler = self._handlers.get(cmd.method)
         if handler is None:
-            reason = self._disabled.get(cmd.method, f"this agent has no method {cmd.method!r}")
+            reason = self._disabled.get(cmd.method) or unknown_method(cmd.method, self._handlers)
             raise CommandError("unknown_method", reason)
         arguments = handler.arguments(cmd.payload)
         # Both count: a stream may still wait for its receipt when its handler has ended, and a handler may outlive its

@@ -6,21 +6,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import IO, TYPE_CHECKING, Literal, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.command_options import TermOptions, command_options
 from fairlead.cli.completion import complete_agent
-from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
+from fairlead.cli.payload_options import MethodCommand, check_input, payload_options, read_payload
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
 if TYPE_CHECKING:
     from fairlead.client import Client
 
 
-@click.command(short_help="Run any method on an agent.")
+@click.command(cls=MethodCommand, short_help="Run any method on an agent.")
 @api_options
 @signing_options
 @approval_option
@@ -50,6 +50,7 @@ def call(
     api: str,
     token: str | None,
     document: str | None,
+    file: IO[bytes] | None,
     unchecked: bool,
     send: bool,
     output: str,
@@ -73,13 +74,15 @@ def call(
 
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
-    payload = parse_payload(document, words)
-    if not unchecked:
-        check_payload(method, payload, words)
+    payload, data = read_payload(method, document, words, file, unchecked=unchecked)
+    check_input(method, send, agent, unchecked=unchecked)
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
-        command = client.command(agent, method, payload, **terms, retry=retry, takes_input=send, unchecked=unchecked)
+        content = "" if data is None else await client.store_content(data)
+        command = client.command(
+            agent, method, payload, **terms, retry=retry, takes_input=send, content=content, unchecked=unchecked
+        )
         printer = JsonLines() if output == "json" else MethodOutput()
         return await follow_command(command, printer, pipe_stdin if send else None, cancels=True)
 

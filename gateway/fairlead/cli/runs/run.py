@@ -13,7 +13,7 @@ from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import IntegerRange
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
+from fairlead.cli.payload_options import MethodCommand, payload_options, read_payload
 from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -37,16 +37,13 @@ class _RunOptions(RunOptions, SigningOptions):
     """All options that `pace_members` and `load_signer` take."""
 
 
-@click.command(short_help="Run a method on many agents.")
+@click.command(cls=MethodCommand, short_help="Run a method on many agents.")
 @api_options
 @signing_options
 @approval_option
 @click.option("-l", "--selector", metavar="SELECTOR", help="All agents that match, as of `agents ls`; '*' for all.")
 @click.option("--agents", metavar="ID,ID", help="These agents.")
 @pace_options
-@click.option("--file", "file", type=click.File("rb"), metavar="FILE",
-              help="A file that is stored once for all agents; its digest and size join the payload, as `script` takes "
-              "them.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Run nothing: print the agents that would be targets.")
 @click.option("--detach", is_flag=True, help="Print the id of the run, and do not follow it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask whether to sign for the agents that a selector matches.")
@@ -61,24 +58,24 @@ def run(
 ) -> None:  # fmt: skip
     """Run a method on many agents: fairlead run sys.info -l env=prod
 
-    KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type: fairlead run exec -l env=prod
-    argv:='["uname", "-a"]', or fairlead run script -l env=prod --file fix.sh arguments:='["--now"]'
-    Prints what the agents returned, the same output once with the number of agents. Ctrl-C cancels the run; a second
-    Ctrl-C leaves it. A signed run is for the agents that match when you sign it: you are asked about them.
+    \b
+    fairlead run exec -l env=prod -- uname -a
+    fairlead run script -l env=prod --file fix.sh -- --now
+    fairlead run service.restart -l env=prod --batch 20% unit=nginx.service
+
+    KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type. What follows -- is the program of exec,
+    or the arguments of a script. Prints what the agents returned, the same output once with the number of agents.
+    Ctrl-C cancels the run; a second Ctrl-C leaves it. A signed run is for the agents that match when you sign it: you
+    are asked about them.
     """
-    from fairlead.cli.runs.run_output import begin_and_follow, confirmed, preview, with_file
+    from fairlead.cli.runs.run_output import begin_and_follow, confirmed, preview
 
     if (selector is None) == (agents is None):
         raise click.UsageError("expected -l SELECTOR or --agents ID,ID: one of the two ('*' selects all agents)")
     listed = None if agents is None else [one for part in agents.split(",") if (one := part.strip())]
     if listed == []:
         raise click.BadParameter("it names no agent: expected ids separated by commas", param_hint="--agents")
-    data = None if file is None else file.read()
-    payload = parse_payload(document, words)
-    if data is not None:
-        payload = with_file(payload, data)
-    if not unchecked:
-        check_payload(method, payload, words, file=data is not None)
+    payload, data = read_payload(method, document, words, file, unchecked=unchecked)
     pace, signer = pace_members(method, terms), load_signer(terms)
     if unchecked:
         pace["unchecked"] = True

@@ -113,4 +113,6 @@ def _number_or_share(given: str, option: str) -> tuple[int, float]:
         return 0, value / 100
     if not given.endswith("%") and 0 < value <= 100_000:
         return int(value), 0.0
-    raise click.BadParameter(f"{given!r}: expected a number of targets, or a share such as 5%", param_hint=option)
+    raise click.BadParameter(
+        f"{given!r}: expected a number of targets from 1 on, or a share such as 5%", param_hint=option
+    )

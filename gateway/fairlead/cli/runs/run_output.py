@@ -8,7 +8,6 @@ waits for its end, because a run goes on when it is merely no longer followed. T
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import sys
 import time
@@ -75,13 +74,6 @@ async def follow_begun(client: Client, run: FollowedRun, output: str, *, detach:
     return await follow(client, run, output, True)
 
 
-def with_file(payload: object, data: bytes) -> dict[str, object]:
-    """The payload with the digest and the size of a file that is stored for all agents of a run."""
-    if not isinstance(payload, dict):
-        raise click.UsageError("--file needs a payload that is an object: expected KEY=TEXT, or an object in --json")
-    return {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), **payload}
-
-
 async def preview(client: Client, method: str, agents: list[str] | None, selector: str, output: str) -> int:
     """Print the agents that would be targets."""
     found = await client.runs.preview(method, agents=agents, selector=selector)
@@ -91,7 +83,10 @@ async def preview(client: Client, method: str, agents: list[str] | None, selecto
         for agent in sorted(found.agents):
             click.echo(agent)
     left_out = f"; {found.undecided} are left out, for their labels were lost" if found.undecided else ""
-    notify(f"{_agents(found.targets)} would be targets{left_out}")
+    if not found.targets:
+        notify(f"no agent would be a target{left_out}: `fairlead agents ls` lists all agents")
+    else:
+        notify(f"{_agents(found.targets)} would be targets{left_out}")
     return exit_codes.OK
 
 
@@ -202,6 +197,7 @@ class _View:
         self._groups: dict[tuple[str, str | None, str | None], _Group] = {}
         self._terminal = sys.stderr.isatty()
         self._told = time.monotonic()
+        self._said = ""
 
     async def follow(self) -> None:
         async for one in self._run.follow():
@@ -242,8 +238,8 @@ class _View:
             text += f" ({progress.state})"
         if self._terminal:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-        elif time.monotonic() - self._told >= EVERY:
-            self._told = time.monotonic()
+        elif text != self._said and time.monotonic() - self._told >= EVERY:
+            self._told, self._said = time.monotonic(), text
             notify(text)
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from typing import IO, TYPE_CHECKING, Unpack
 
 import click
 
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.payload_options import check_payload, parse_payload, payload_options
+from fairlead.cli.payload_options import MethodCommand, payload_options, read_payload
 from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 
 if TYPE_CHECKING:
     from fairlead.client import Client
+    from fairlead.client.schedules import ScheduleInfo
 
 
 @click.group(short_help="Look after runs that begin again and again.")
@@ -21,7 +22,7 @@ def schedules() -> None:
     """Create, list and remove schedules of runs."""
 
 
-@schedules.command(short_help="Have a run begin again and again.")
+@schedules.command(cls=MethodCommand, short_help="Have a run begin again and again.")
 @api_options
 @click.option("-l", "--selector", metavar="SELECTOR", required=True,
               help="The agents that match at each start, as of `agents ls`; '*' for all.")  # fmt: skip
@@ -36,26 +37,29 @@ def schedules() -> None:
 @payload_options
 def add(
     api: str, token: str | None, selector: str, cron: str, zone: str, missed: str, document: str | None,
-    unchecked: bool, name: str, method: str, words: tuple[str, ...], **terms: Unpack[RunOptions],
+    file: IO[bytes] | None, unchecked: bool, name: str, method: str, words: tuple[str, ...],
+    **terms: Unpack[RunOptions],
 ) -> None:  # fmt: skip
     """Have a run begin again and again:
-    fairlead schedules add nightly exec -l env=prod --cron '30 2 * * *' argv:='["backup"]'
+    fairlead schedules add nightly exec -l env=prod --cron '30 2 * * *' -- backup --full
 
     Its agents are those that match at each start and that you may use then. Prints the id of the schedule.
     """
     from fairlead.cli.terminal.results import notify
 
-    payload, pace = parse_payload(document, words), pace_members(method, terms)
+    payload, data = read_payload(method, document, words, file, unchecked=unchecked)
+    pace = pace_members(method, terms)
     if unchecked:
         pace["unchecked"] = True
-    else:
-        check_payload(method, payload, words)
-    made = call_api(
-        api, token,
-        lambda client: client.schedules.create(
+
+    async def create(client: Client) -> ScheduleInfo:
+        if data is not None:
+            pace["content"] = await client.store_content(data)
+        return await client.schedules.create(
             name, cron, method, payload, selector=selector, zone=zone, missed=missed, pace=pace
-        ),
-    )  # fmt: skip
+        )
+
+    made = call_api(api, token, create)
     notify(f"the schedule {made.name} is due at {made.next}")
     click.echo(made.id)
 
@@ -97,13 +101,24 @@ def ls(api: str, token: str | None, output: str, watch: bool) -> None:
 
 @schedules.command(short_help="Remove schedules.")
 @api_options
-@click.argument("ids", metavar="ID...", nargs=-1, required=True)
-def rm(api: str, token: str | None, ids: tuple[str, ...]) -> None:
-    """Remove schedules. Runs that have begun go on."""
+@click.argument("wanted", metavar="ID|NAME...", nargs=-1, required=True)
+def rm(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
+    """Remove schedules. Runs that have begun go on. A name stands for its schedule if there is only one."""
 
     async def remove(client: Client) -> None:
-        for one in ids:
-            await client.schedules.remove(one)
-            click.echo(f"removed {one}")
+        known = await client.schedules.list()
+        for one in [_chosen(one, known) for one in dict.fromkeys(wanted)]:
+            await client.schedules.remove(one.id)
+            click.echo(f"removed {one.name} ({one.id})")
 
     call_api(api, token, remove)
+
+
+def _chosen(wanted: str, known: list[ScheduleInfo]) -> ScheduleInfo:
+    found = [one for one in known if wanted == one.id] or [one for one in known if wanted == one.name]
+    if not found:
+        raise click.UsageError(f"there is no schedule {wanted!r}: `fairlead schedules ls` lists all")
+    if len(found) > 1:
+        ids = ", ".join(one.id for one in found)
+        raise click.UsageError(f"{len(found)} schedules have the name {wanted!r}: name one by its id: {ids}")
+    return found[0]

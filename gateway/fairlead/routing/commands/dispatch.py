@@ -244,7 +244,7 @@ class Dispatcher:
         )
 
     async def _fail_offline(self, command: str, request: CommandRequest, absent_ms: int, why: str) -> None:
-        message = f"agent {local_id(request.agent)!r} is offline for {absent_ms // 1000} s: {why}"
+        message = f"agent {local_id(request.agent)!r} has been offline for {absent_ms // 1000} s: {why}"
         how = StoredEnd(code="agent_offline", message=message, temporary=True)
         done = await self._records.finish(
             command, request.agent, TargetState.OFFLINE, how, only_from=TargetState.QUEUED

@@ -236,11 +236,13 @@ class RunPlan:
     def _why_to_abort(self, state: RunTargetState, was_canary: bool) -> str:
         pace, failures, finished = self.pace, self.failures, self.finished
         if was_canary:
-            return f"one of the first {pace.canary} targets, the canary, ended as {state}"
+            first = f"one of the first {pace.canary} targets" if pace.canary > 1 else "the first target"
+            return f"{first}, the canary, ended as {state}"
         if pace.abort_count and failures >= pace.abort_count:
-            return f"{failures} targets have failed: the limit is {pace.abort_count}"
+            have = "target has" if failures == 1 else "targets have"
+            return f"{failures} {have} failed: the limit is {pace.abort_count}"
         if finished >= pace.abort_minimum and failures > pace.abort_share * finished:
-            return f"{failures} of {finished} targets have failed: the limit is {pace.abort_share:.4g} of them"
+            return f"{failures} of {finished} targets have failed: the limit is {pace.abort_share * 100:.4g} %"
         return ""
 
     def _add_to_group(self, target: int, state: RunTargetState, code: str, digest: str) -> None:

@@ -179,7 +179,7 @@ class TargetCommands:
 
     async def _end_offline(self, record: NewRecord, absent_ms: int, why: str) -> None:
         """End the command of an agent that is offline. The command sweeper repeats what fails here."""
-        message = f"agent {local_id(record.agent)!r} is offline for {absent_ms // 1000} s: {why}"
+        message = f"agent {local_id(record.agent)!r} has been offline for {absent_ms // 1000} s: {why}"
         how = StoredEnd(code="agent_offline", message=message, temporary=True)
         state = TargetState.OFFLINE
         try:

@@ -70,7 +70,7 @@ class Program:
             )
         except (OSError, ValueError, subprocess.SubprocessError) as e:
             name = errno.errorcode.get(e.errno or 0, "") if isinstance(e, OSError) else "EINVAL"
-            raise CommandError("exec_failed", f"cannot run {argv[0]!r}: {e}", errno=name) from e
+            raise CommandError("exec_failed", f"cannot run {argv[0]!r}: {_why(argv[0], cwd, e)}", errno=name) from e
         self.pid = self._process.pid
         try:
             self._pidfd = os.pidfd_open(self.pid)
@@ -128,3 +128,18 @@ class Program:
         if code is None:
             code = -signal.SIGKILL  # killed, but not ended by the kernel yet
         return {"exit_code": code} if code >= 0 else {"signal": -code}
+
+
+def _why(program: str, cwd: str | None, error: Exception) -> str:
+    """Why a program could not be started, and what was expected. The error itself is the answer where it is enough."""
+    if cwd is not None and isinstance(error, OSError) and error.filename == cwd:
+        return f"its working directory {cwd!r}: {error.strerror} (expected a folder on this host)"
+    if not isinstance(error, FileNotFoundError):
+        return str(error)
+    if " " in program:
+        return (
+            "there is no such program (there is no shell: expected the program and each argument as a word of its own)"
+        )
+    if "/" in program:
+        return "there is no such file, or the interpreter that it names is missing"
+    return "there is no such program in the PATH of the agent (expected one of its folders to have it, or a whole path)"

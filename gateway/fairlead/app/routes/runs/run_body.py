@@ -18,7 +18,7 @@ from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.runs.run_record import Pace, RunTerms
-from fairlead.methods.library import check_payload
+from fairlead.methods.library import LIBRARY, check_payload
 from fairlead.routing.runs.batches import arrange
 from fairlead.routing.runs.selection import Selection
 
@@ -44,9 +44,16 @@ def check_body(body: run_schemas.NewRun) -> None:
 
 
 def check_arguments(body: run_schemas.NewRun) -> None:
-    """Raises InvalidRequest if the payload does not fit the built-in method."""
-    if body.unchecked is not True:
-        check_payload(body.method, bytes(body.payload))
+    """Raises InvalidRequest if the payload does not fit the built-in method, or the method waits for an input."""
+    if body.unchecked is True:
+        return
+    check_payload(body.method, bytes(body.payload))
+    if (known := LIBRARY.get(body.method)) is not None and known.needs_input:
+        raise InvalidRequest(
+            f"{body.method} needs an input, and a run has none: expected a command for each agent, or the method "
+            "script with a content (say `unchecked` if the agents have a method of their own under this name)",
+            field="method",
+        )
 
 
 def body_digest(body: run_schemas.NewRun, payload: bytes) -> str:
