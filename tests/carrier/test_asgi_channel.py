@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from fairlead.carrier.http_server.asgi_channel import AsgiChannel
+from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.servers import Dial, Serve
@@ -249,3 +252,30 @@ async def test_keepalive_pings_and_then_closes_a_silent_connection(
     assert await raw.frame() == (FIN | PING, b"")
     await asyncio.wait_for(app.ended.wait(), 20)
     assert codes == [1011]
+
+
+class CongestedConnection:
+    """A connection whose peer does not read yet, as the channel sees it."""
+
+    closing = False
+
+    def __init__(self) -> None:
+        self.congested = True
+        self.sent: list[bytes | str] = []
+
+    def send(self, message: bytes | str) -> None:
+        self.sent.append(message)
+
+
+async def test_a_send_that_is_cancelled_while_it_waits_cancels_no_other() -> None:
+    channel, connection = AsgiChannel(asyncio.get_running_loop()), CongestedConnection()
+    channel.on_open(cast(Connection, connection))
+    sends = [asyncio.create_task(channel.send({"type": "websocket.send", "bytes": b"%d" % n})) for n in range(3)]
+    await asyncio.sleep(0)
+    sends[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sends[0]
+    connection.congested = False
+    channel.on_writable(cast(Connection, connection))
+    await asyncio.gather(*sends[1:])
+    assert connection.sent == [b"1", b"2"]

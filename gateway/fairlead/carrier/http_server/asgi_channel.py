@@ -70,7 +70,7 @@ class AsgiChannel:
         while self._connection is not None and self._connection.congested and not self._connection.closing:
             if self._writers is None or self._writers.done():
                 self._writers = self._loop.create_future()
-            await self._writers
+            await asyncio.shield(self._writers)  # all senders wait for this one future
         connection = self._connection
         if self._closed_here:
             raise RuntimeError(f"ASGI message {message['type']!r} after 'websocket.close'")
