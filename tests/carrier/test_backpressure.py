@@ -147,6 +147,13 @@ async def test_a_write_buffer_cannot_be_smaller_than_the_transports_mark() -> No
         ConnectionContext(TimerWheel(), max_buffered=1000)
 
 
+async def test_the_largest_message_cannot_be_smaller_than_what_the_shortest_frame_holds() -> None:
+    """The reader compares no frame of the shortest form with it."""
+    ConnectionContext(TimerWheel(), max_message=125)
+    with pytest.raises(ValueError, match="max_message of 124 bytes"):
+        ConnectionContext(TimerWheel(), max_message=124)
+
+
 async def test_answers_to_pings_of_a_peer_that_does_not_read_overflow_too(
     attached_app: AttachedApp, serve: Serve
 ) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.wire.websocket.frames import SHORT
 
 HIGH_WATER: Final = 64 << 10
 """The high-water mark of all transports, in bytes. Below it a connection is never congested, so writes do not check for
@@ -20,7 +21,7 @@ overflow."""
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
     """The shared parts. Sizes are in bytes, times in seconds. Without a `read_scheduler`, all incoming data is read at
-    once. Raises ValueError for a `max_buffered` below `HIGH_WATER`.
+    once. Raises ValueError for a `max_buffered` below `HIGH_WATER` or a `max_message` below `SHORT`.
     """
 
     timer_wheel: TimerWheel
@@ -48,3 +49,5 @@ class ConnectionContext:
                 f"max_buffered of {self.max_buffered} bytes is too small: expected at least {HIGH_WATER}, the "
                 "high-water mark of the transports"
             )
+        if self.max_message < SHORT:
+            raise ValueError(f"max_message of {self.max_message} bytes is too small: expected at least {SHORT}")

@@ -67,7 +67,8 @@ class FrameReader(ABC):
 
     @property
     def max_message(self) -> int:
-        """The longest accepted message, in bytes after decompression; a longer one is a violation with code 1009."""
+        """The longest accepted message, in bytes after decompression and at least `frames.SHORT`; a longer one is a
+        violation with code 1009. A shorter message that comes alone is not compared with it."""
         return 1 << 20
 
     @abstractmethod

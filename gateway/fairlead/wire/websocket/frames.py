@@ -37,6 +37,9 @@ CONTROL: Final = 0x8
 MAX_CONTROL: Final = 125
 """The maximum size of a control frame's payload (RFC 6455 §5.5)."""
 
+SHORT: Final = 125
+"""The size of a payload up to which a frame has its shortest form (RFC 6455 §5.2)."""
+
 COMPRESS_ABOVE: Final = 125
 """The size above which a payload is compressed: smaller ones save too little to justify the processor time."""
 
