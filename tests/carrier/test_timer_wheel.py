@@ -196,6 +196,24 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
                     await asyncio.sleep(0.01)
 
 
+async def test_a_failing_group_does_not_stop_the_wheel(caplog: pytest.LogCaptureFixture) -> None:
+    class FailingGroup:
+        connections = 1
+
+        def part(self, number: int, parts: int) -> list[Watched]:
+            raise MemoryError
+
+    gone: list[str] = []
+    async with TimerWheel(silence=1.0, tick=0.01) as timer_wheel:
+        timer_wheel.watch_group(FailingGroup())
+        async with asyncio.timeout(20):
+            while "a round of the timer wheel failed" not in caplog.text:
+                await asyncio.sleep(0.01)
+            timer_wheel.timeout_queue(0.01).add("x", gone.append)
+            while not gone:
+                await asyncio.sleep(0.01)
+
+
 async def test_a_long_tick_is_split_so_that_others_can_run() -> None:
     """Every wait and every visit takes a millisecond: a slice handles a few of them, then other callbacks run."""
     clock = Clock()

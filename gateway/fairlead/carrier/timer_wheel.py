@@ -192,10 +192,13 @@ class TimerWheel:
         self._slice = None
         assert self._round is not None
         until = self._clock() + SLICE
-        for _ in self._round:
-            if self._clock() >= until:
-                self._slice = loop.call_soon(self._go_on, loop)
-                return
+        try:
+            for _ in self._round:
+                if self._clock() >= until:
+                    self._slice = loop.call_soon(self._go_on, loop)
+                    return
+        except Exception:
+            logger.exception("a round of the timer wheel failed; the next one follows with the next tick")
         self._round = None
 
     def _work(self, now: float) -> Iterator[None]:
