@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import fcntl
 import json
 import os
@@ -192,7 +193,7 @@ async def test_demo_ends_when_valkey_does_not_come_back(tmp_path: Path, monkeypa
 class Running:
     """A demo that has said that it is ready."""
 
-    def __init__(self, data: Path) -> None:
+    def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         env = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
         self.process = subprocess.Popen(
@@ -208,6 +209,7 @@ class Running:
                 str(data),
                 "--agents",
                 "2",
+                *options,
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -282,6 +284,19 @@ def test_the_demo_runs_commands_and_ends_in_order(demo: Running, run: Run) -> No
     assert demo.wait() == 0, demo.talk
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
     assert "killed" not in "".join(demo.talk)
+
+
+def test_its_nodes_deliver_events_to_the_sinks_of_a_file(tmp_path: Path, run: Run) -> None:
+    sinks = tmp_path / "sinks.toml"
+    secret = base64.b64encode(bytes(32)).decode()
+    sinks.write_text(f'[sinks.siem]\nurl = "https://siem.example.com/"\nsecrets = ["whsec_{secret}"]\n')
+    demo = Running(tmp_path / "data", "--event-sinks", str(sinks))
+    try:
+        for url in demo.api.split(","):
+            listed = run("events", "sinks", "ls", "-o", "name", env={"FAIRLEAD_API": url})
+            assert listed.stdout == b"siem\n", listed
+    finally:
+        demo.close()
 
 
 def test_its_agents_have_identities_which_they_keep(tmp_path: Path, run: Run) -> None:

@@ -112,6 +112,15 @@ def test_exit_code_tells_how_the_command_ended(
     assert bool(done.stderr) == bool(words), "a plain end is told by the exit code alone"
 
 
+def test_who_waits_for_an_agent_is_told_so(api: ScriptedApi, run: Run) -> None:
+    api.finish("ok", {"exit_code": 0})
+    api.presence = {"presence": "away", "why": "its link closed with 1001"}
+    done = run("exec", "agent-1", "true", api=api)
+    assert done.stderr == b"fairlead: the agent is away: its link closed with 1001; the command waits for it\n"
+    api.presence = {"presence": "online", "why": "linked to node-1"}
+    assert run("exec", "agent-1", "true", api=api).stderr == b""
+
+
 def test_truncated_output_is_reported(api: ScriptedApi, run: Run) -> None:
     api.finish("ok", {"exit_code": 0}, truncated=True)
     done = run("exec", "agent-1", "--", "prog", api=api)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +30,18 @@ def test_signatures_are_those_of_standard_webhooks() -> None:
     assert first == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
     assert second.startswith("v1,")
     assert (made["webhook-id"], made["webhook-timestamp"]) == ("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330")
+
+
+def test_the_receiver_of_the_page_knows_what_is_genuine() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
+    (snippet,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    known: dict[str, Any] = {}
+    exec(snippet, known)
+    body = b'{"test": 1}'
+    made = headers_of("msg_1", 1614265330, body, [b"n" * 24, base64.b64decode(SECRET.removeprefix("whsec_"))])
+    assert known["is_genuine"](SECRET, made, body)
+    assert not known["is_genuine"](SECRET, made, body + b" ")
+    assert not known["is_genuine"](SECRET, {**made, "webhook-id": "msg_2"}, body)
 
 
 def test_an_id_is_that_of_the_event_and_has_no_dot() -> None:

@@ -56,6 +56,8 @@ class Command:
         """Whether the gateway records what the terminal shows."""
         self.replayed = False
         """Whether an earlier post has started it, with the same Idempotency-Key or approval."""
+        self.waits_for = ""
+        """Why the agent, which has no link, had to be waited for when the command was posted; "" if it had one."""
         self._transport = transport
         self._post = post
         self._signed = signed
@@ -200,6 +202,8 @@ class Command:
             first = not self.id
             self.id, self.recorded = line.id, line.recorded
             self.replayed = line.replayed and not self._posted  # otherwise it may be this post that had no answer
+            if line.presence != "online":
+                self.waits_for = f"{line.presence}: {line.why}" if line.why else line.presence
             return line if first else None
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1

@@ -27,6 +27,8 @@ class Started:
     state: str
     recorded: bool = False
     replayed: bool = False
+    presence: str = "online"
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class _Line(msgspec.Struct):
     state: str = ""
     recorded: bool = False
     replayed: bool = False
+    presence: str = "online"
+    why: str | None = None
     offset: int | None = None
     agent: str = ""
     n: int = 0
@@ -105,4 +109,6 @@ def read(raw: bytes) -> Line | None:
         # The stream cannot continue, for now or at all.
         kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
         raise kind(line.error.message, code=line.error.code)
-    return Started(line.id, line.state, line.recorded, line.replayed) if line.id is not None else None
+    if line.id is None:
+        return None
+    return Started(line.id, line.state, line.recorded, line.replayed, line.presence, line.why or "")

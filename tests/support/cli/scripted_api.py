@@ -63,6 +63,8 @@ class ScriptedApi:
     cancelled: threading.Event = field(default_factory=threading.Event)
     cursors: list[str | None] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
+    presence: dict[str, object] = field(default_factory=dict)
+    """What the first line says of the agent's link."""
 
     def __post_init__(self) -> None:
         self.may_end.set()
@@ -101,7 +103,7 @@ class ScriptedApi:
 
     async def _lines(self, start: int, cut: int | None, wait: bool) -> AsyncIterator[bytes]:
         sent = 0
-        for line in [{"id": COMMAND, "state": "running"}, *self.lines[start:]]:
+        for line in [{"id": COMMAND, "state": "running", **self.presence}, *self.lines[start:]]:
             if sent == cut:
                 raise ConnectionResetError("cut by the test")
             yield json.dumps(line, ensure_ascii=False).encode() + b"\n{}\n"

@@ -32,8 +32,14 @@ from fairlead.cli.demo.ports import KINDS, check_ports, free_ports, ports_from
 )
 @click.option("--nodes", type=IntegerRange(1, 4), default=2, show_default=True, help="Number of gateway nodes.")
 @click.option("--agents", type=IntegerRange(1, 50), default=3, show_default=True, help="Number of agents.")
+@click.option(
+    "--event-sinks",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="TOML file of the HTTP endpoints to which events are delivered: see docs/webhooks.md.",
+)
 @click.pass_context
-def demo(ctx: click.Context, port: int, data: Path, nodes: int, agents: int) -> None:
+def demo(ctx: click.Context, port: int, data: Path, nodes: int, agents: int, event_sinks: Path | None) -> None:
     """Run Valkey, gateway nodes and a few agents on this machine, until Ctrl-C.
 
     A process that ends is restarted: kill one, and watch. The process ids are in FOLDER/*.pid.
@@ -50,4 +56,4 @@ def demo(ctx: click.Context, port: int, data: Path, nodes: int, agents: int) -> 
         )
     ports = ports_from(port, nodes) if port else free_ports(nodes)
     check_ports(ports)
-    ctx.exit(asyncio.run(Demo(ports, data, agents).run()))
+    ctx.exit(asyncio.run(Demo(ports, data, agents, event_sinks).run()))

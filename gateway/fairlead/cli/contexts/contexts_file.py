@@ -43,8 +43,9 @@ class Contexts(msgspec.Struct, forbid_unknown_fields=True):
         """Raises ConfigError if there is no such context."""
         found = self.contexts.get(name)
         if found is None:
-            known = ", ".join(sorted(self.contexts)) or "none: `fairlead context add` makes one"
-            raise ConfigError(f"there is no context {name[:80]!r}: expected one of {known}")
+            known = ", ".join(sorted(self.contexts))
+            expected = f"expected one of {known}" if known else "there is none yet (`fairlead context add` makes one)"
+            raise ConfigError(f"there is no context {name[:80]!r}: {expected}")
         return found
 
 

@@ -40,9 +40,11 @@ GATEWAY_STOP = 15.0
 class Demo:
     """The processes of one demo, from the start of the first to the end of the last."""
 
-    def __init__(self, ports: DemoPorts, data: Path, agents: int) -> None:
+    def __init__(self, ports: DemoPorts, data: Path, agents: int, sinks: Path | None = None) -> None:
+        """`sinks`: the file of the sinks to which the nodes deliver events."""
         self._ports = ports
         self._data = data
+        self._sinks = sinks
         self._valkey = ValkeyProcess(EmbeddedValkey(data / "valkey"))
         self._load_balancer = LoadBalancer(HOST, ports.links, [one.link for one in ports.nodes])
         self._nodes: list[ChildProcess] = []
@@ -167,7 +169,7 @@ class Demo:
             "redis": self._valkey.server.url,
             "issuer-key": self._enrolment.issuer_key,
             "drain-timeout": 5,  # nobody wants to wait a minute for a demo to end
-        }
+        } | ({} if self._sinks is None else {"event-sinks": self._sinks.absolute()})
         return self._child(name, "serve", *(f"--{key}={value}" for key, value in flags.items()))
 
     def _child(self, name: str, *args: str, **variables: str) -> ChildProcess:

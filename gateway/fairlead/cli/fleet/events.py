@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 @click.option("--agent", default="", metavar="AGENT", help="Only events of this agent.", shell_complete=complete_agent)
 @click.option("--type", "kind", default="", metavar="TYPE", help="Only events of this type; 'disk.*' for a prefix.")
 @click.option(
-    "--since", callback=parse_lifetime, metavar="TIME", help="Begin so long ago: 30m, 12h or 7d. Default: the oldest."
+    "--since",
+    callback=parse_lifetime,
+    metavar="TIME",
+    help="Begin so long ago: 30m, 12h or 7d; 0s for now. Default: the oldest.",
 )
 @click.option("--after", default="", metavar="OFFSET", help="Begin after the event with this offset.")
 @click.option(
@@ -84,15 +87,18 @@ def events(
             agent=agent, type=kind, selector=selector, after=after,
             since=None if since is None else int(since), follow=follow, group=group, ack_within=ack_within,
         )  # fmt: skip
-        printed = Acknowledgements(client.event_groups, group)
+        printed, some = Acknowledgements(client.event_groups, group), False
         async with printed.sent():
             async for one in reader:
+                some = True
                 if isinstance(one, LostEvents):
                     click.echo(f"fairlead: events before {one.offset} were removed before they were read", err=True)
                     continue
                 click.echo(_json(one) if output == "json" else _line(one))
                 sys.stdout.flush()
                 printed.add(one.offset)
+        if not some:
+            click.echo("no events match; -f waits for those to come", err=True)
 
     call_api(api, token, run)
 

@@ -69,6 +69,8 @@ async def _print_results(command: Command, printer: Printer, feed: Feed | None, 
             notify(RECORDED)
         if command.replayed:
             notify(f"command {command.id} {REPLAYED}")
+        elif command.waits_for:
+            notify(f"the agent is {command.waits_for}; the command waits for it")
         feeding = asyncio.create_task(_feed(command, feed)) if feed is not None else None
         try:
             async for chunk in command:

@@ -17,6 +17,8 @@ class Acknowledgements:
         self._group = group
         self._offsets: list[str] = []
         self._added = asyncio.Event()
+        self._under_way = asyncio.Lock()
+        """Held while a request is under way: the end of the block waits for it, and would otherwise cancel it."""
         self._sending: asyncio.Task[None] | None = None
 
     def add(self, offset: str) -> None:
@@ -46,7 +48,8 @@ class Acknowledgements:
             await self._send()
 
     async def _send(self) -> None:
-        offsets, self._offsets = self._offsets, []
-        self._added.clear()
-        if offsets:
-            await self._requests.acknowledge(self._group, offsets)
+        async with self._under_way:
+            offsets, self._offsets = self._offsets, []
+            self._added.clear()
+            if offsets:
+                await self._requests.acknowledge(self._group, offsets)
