@@ -96,7 +96,8 @@ def test_follow_prints_what_comes_until_it_is_interrupted(api: str) -> None:
 
 
 async def test_an_acknowledgement_that_is_under_way_at_the_end_is_waited_for() -> None:
-    began, told, acknowledged = asyncio.Event(), asyncio.Event(), []
+    began, told = asyncio.Event(), asyncio.Event()
+    acknowledged: list[str] = []
 
     class Requests(EventGroupRequests):
         def __init__(self) -> None: ...
