@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import MutableMapping
 from typing import Any, Final, Protocol
 
-from fairlead.carrier.connection_context import HIGH_WATER, ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.epoll.poller_socket import HIGH_WATER, LOW_WATER
 from fairlead.carrier.listener import Listener, MeteredListener
 from fairlead.carrier.timer_wheel import VISITS
 from fairlead.wire.websocket.frame_reader import FrameReader
@@ -206,7 +207,7 @@ class AsgiConnection:
             if event["type"] == "websocket.close":
                 return
             self._queued -= size
-            if self.congested and self._queued <= HIGH_WATER // 4:
+            if self.congested and self._queued <= LOW_WATER:
                 self.congested = False
                 self.context.note(self, False)
                 self._tell(lambda listener: listener.on_writable(self))

@@ -6,16 +6,12 @@ Every connection has a reference to one `ConnectionContext`, so that an idle con
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
+from fairlead.carrier.epoll.poller_socket import HIGH_WATER
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.websocket.frames import SHORT
-
-HIGH_WATER: Final = 64 << 10
-"""The high-water mark of all transports, in bytes. Below it a connection is never congested, so writes do not check for
-overflow."""
 
 
 @dataclass(frozen=True, slots=True)

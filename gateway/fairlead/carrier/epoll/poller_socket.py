@@ -22,7 +22,8 @@ READ_SIZE: Final = 64 << 10
 """Bytes that the first read of a turn asks for. glibc takes memory of this size from its heap; more than 128 KiB would
 be mapped and unmapped for each read, which takes 16 µs."""
 HIGH_WATER: Final = 64 << 10
-"""`pause_writing` is called when more bytes than this are waiting, as in asyncio and uvloop."""
+"""`pause_writing` is called when more bytes than this are waiting, as in asyncio and uvloop. Below it a connection is
+never congested, so writes do not check for overflow."""
 LOW_WATER: Final = HIGH_WATER // 4
 """`resume_writing` is called when no more bytes than this are waiting, as in asyncio and uvloop."""
 
