@@ -5,10 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import Request
 
+from fairlead.app.access.auditor import Auditor
+from fairlead.app.access.caller import SUBJECT
+from fairlead.app.routes.runs.run_start import RunStartRoutes
+from fairlead.authorization.subject import Subject
+from fairlead.errors import Unauthorized
 from fairlead.fleet.schema import SCHEDULES_DUE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
@@ -251,3 +258,49 @@ async def test_a_schedule_begins_with_the_rights_that_its_poster_has_then(
 
     await redis.submit("ZADD", SCHEDULES_DUE, int(time.time() * 1000) - 500, id)
     await until(forbidden)
+
+
+class RevokedWhileReading:
+    """The parts of a node that a post of a run asks: the token of its caller is revoked while they read the agents."""
+
+    def __init__(self) -> None:
+        self.revoked = self.begun = False
+        self.authorizer, self.data_check = self, None
+        self.routing = SimpleNamespace(contents=None, runs=SimpleNamespace(selection=self, service=self))
+        self.now = 1_000
+
+    def require_still(self, *_: object) -> None:
+        if self.revoked:
+            raise Unauthorized("the service token of this request was revoked")
+
+    async def rows(self, _agents: list[str]) -> list[Any]:
+        self.revoked = True
+        return []
+
+    def require_run_on(self, *_: object) -> None:
+        pass
+
+    def approval_rules_on(self, *_: object) -> list[Any]:
+        return []
+
+    async def enter(self, *_: object) -> None:
+        pass
+
+    async def submit(self, _terms: object, _payload: bytes, _agents: object, _key: object, permit: Any, _: str) -> Any:
+        await permit("a-run")
+        self.begun = True
+        return "a-run", False
+
+
+async def test_a_run_does_not_begin_whose_caller_was_revoked_while_its_agents_were_read() -> None:
+    """Which may take 25 seconds, when a node is busy."""
+    parts: Any = RevokedWhileReading()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b'{"method": "work", "agents": ["web-1"]}', "more_body": False}
+
+    scope = {"type": "http", "headers": [], "query_string": b"", SUBJECT: Subject("token:ci", "ci", "0" * 12)}
+    routes = RunStartRoutes(parts, Auditor(None), parts)
+    with pytest.raises(Unauthorized):
+        await routes.post(Request(scope, receive))
+    assert not parts.begun

@@ -158,6 +158,7 @@ class RunStartRoutes:
         passage = await self._gate.enter(request, rules, intent)
 
         async def permit(run: str) -> None:
+            self._authorizer.require_still(subject, (Verb.RUN,))  # reading the agents may have taken half a minute
             self._auditor.note(request, run=run)
             await self._auditor.allow(request, len(agents))
             if passage is not None:
