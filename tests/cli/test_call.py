@@ -52,6 +52,16 @@ def test_a_file_goes_with_a_script(fleet: CliFleet, run: Run, tmp_path: Path) ->
         assert b"fixed --now\n" in done.stdout, done
 
 
+def test_a_file_is_copied_to_many_agents(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.conf").write_bytes(b"a=1\n" * 50_000)
+    source, copy = str(tmp_path / "app.conf"), tmp_path / "copy.conf"
+    for words in (("run", "file.put", "-l", "*"), ("call", "web-1", "file.put")):
+        done = run(*words, "--file", source, f"path={copy}", "mode=0640", api=fleet)
+        assert done.returncode == 0, done
+        assert (copy.read_bytes(), copy.stat().st_mode & 0o777) == ((tmp_path / "app.conf").read_bytes(), 0o640)
+        copy.unlink()
+
+
 def test_each_row_is_a_line(fleet: CliFleet, run: Run) -> None:
     done = run("call", "web-1", "proc.list", api=fleet)
     assert done.returncode == 0, done.stderr

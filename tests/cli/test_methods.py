@@ -77,6 +77,10 @@ def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: 
         (("sys.info", "--", "x"), b"sys.info takes no program after --"),
         (("script", "--", "--now"), b"script needs a file: expected --file FILE"),
         (("file.put", "path=/a"), b"file.put needs an input, and a run has none"),
+        (
+            ("file.put", "path=/a", "content:=true", f"sha256={'0' * 64}"),
+            b"file.put needs an input, and a run has none",
+        ),
         (("sys.info", "--batch", "0"), b"'0': expected a number of targets from 1 on"),
     ],
 )

@@ -42,7 +42,8 @@ def payload_options(command: F) -> F:
     )
     file = click.option(
         "--file", type=click.File("rb"), metavar="FILE",
-        help="A file that is stored once for all agents; its digest and size join the payload, as `script` takes them.",
+        help="A file of at most 1 MiB that is stored once for all agents: the script of `script`, the content of "
+        "`file.put`.",
     )  # fmt: skip
     words = click.argument("words", nargs=-1, metavar="[KEY=TEXT|KEY:=JSON]... [-- PROGRAM [ARGUMENT]...]")
     return document(file(unchecked(words(command))))
@@ -55,7 +56,7 @@ def read_payload(
     payload = parse_payload(method, document, words)
     data = None if file is None else file.read()
     if data is not None:
-        payload = _with_file(payload, data)
+        payload = _with_file(method, payload, data)
     if not unchecked:
         check_payload(method, payload, words, file=data is not None)
     return payload, data
@@ -80,13 +81,16 @@ def parse_payload(method: str, document: str | None, words: tuple[str, ...]) -> 
     return {**given, name: program}
 
 
-def _with_file(payload: object, data: bytes) -> dict[str, object]:
-    """The payload with the digest and the size of a file that is stored for all agents."""
+def _with_file(method: str, payload: object, data: bytes) -> dict[str, object]:
+    """The payload with the digest and the size of a file that is stored for all agents, as the method takes them."""
     import hashlib
 
     if not isinstance(payload, dict):
         raise click.UsageError("--file needs a payload that is an object: expected KEY=TEXT, or an object in --json")
-    return {"digest": hashlib.sha256(data).hexdigest(), "size": len(data), **payload}
+    digest, size = hashlib.sha256(data).hexdigest(), len(data)
+    if method == "file.put":
+        return {"content": True, "sha256": digest, "size": size, **payload}
+    return {"digest": digest, "size": size, **payload}
 
 
 def check_payload(method: str, payload: object, words: tuple[str, ...], *, file: bool = False) -> None:
@@ -98,10 +102,10 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
     known = LIBRARY.get(method)
     if known is None:
         return
-    takes_file = "digest" in known.arguments.__struct_fields__
-    if file and not takes_file:
-        raise click.UsageError(f"{method} takes no --file: expected a method that does, such as script")
-    if takes_file and isinstance(payload, dict) and "digest" not in payload:
+    fields = known.arguments.__struct_fields__
+    if file and not {"digest", "content"} & set(fields):
+        raise click.UsageError(f"{method} takes no --file: expected a method that does, which are script and file.put")
+    if "digest" in fields and isinstance(payload, dict) and "digest" not in payload:
         raise click.UsageError(f"{method} needs a file: expected --file FILE")
     try:
         known.check(payload)
@@ -112,14 +116,14 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
         raise InvalidRequest(f"{e.message} (KEY:=JSON passes what is not a text)", **e.details) from e
 
 
-def check_input(method: str, sends: bool, agent: str, *, unchecked: bool) -> None:
+def check_input(method: str, payload: object, sends: bool, agent: str, *, unchecked: bool) -> None:
     """Raises UsageError if the method waits for an input and there is none."""
     from fairlead.methods.library import LIBRARY
 
     known = LIBRARY.get(method)
-    if known is not None and known.needs_input and not sends and not unchecked:
+    if known is not None and known.lacks_input(payload) and not sends and not unchecked:
         raise click.UsageError(
-            f"{method} writes what comes in: expected -i and a pipe, such as "
+            f"{method} writes what comes in: expected --file FILE, or -i and a pipe, such as "
             f"`cat FILE | fairlead call -i {agent} {method} …`, or `fairlead cp FILE {agent}:/PATH`"
         )
 

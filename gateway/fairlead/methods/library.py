@@ -50,6 +50,9 @@ class FilePutArguments(Arguments):
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}\\Z")] | None = None
     overwrite: bool = True
     parents: bool = False
+    content: Annotated[
+        bool, Meta(description="take the content that the command names, with this sha256, and no input")
+    ] = False
 
 
 class StoredFile(ResultMembers):

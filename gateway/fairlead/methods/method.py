@@ -49,7 +49,11 @@ class Method:
     row: type[ResultMembers] | None = None
     input: bool = False
     needs_input: bool = False
-    """Whether it does nothing before its input has ended, which a run and a schedule have not."""
+    """Whether it does nothing before its input has ended. A run and a schedule have none, except for a content."""
+
+    def lacks_input(self, payload: object) -> bool:
+        """Whether the method would wait for an input in vain, if the command has none."""
+        return self.needs_input and not (isinstance(payload, dict) and payload.get("content") is True)
 
     def check(self, payload: object) -> None:
         """Raises InvalidRequest if the agent would refuse the payload, as far as is known here; None stands for no

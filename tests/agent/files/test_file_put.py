@@ -32,6 +32,23 @@ async def test_put_writes_the_file(put: Call, folder: Path, size: int) -> None:
     assert leftovers(folder) == []
 
 
+async def test_put_takes_the_content_that_the_command_names(link: Link, folder: Path) -> None:
+    """The agent asks for it, and keeps nothing that is not what the digest says."""
+    data, path = os.urandom(100_000), folder / "new.bin"
+    arguments = {"path": str(path), "content": True, "sha256": hashlib.sha256(data).hexdigest()}
+    for id, sent in (("wrong", data[1:]), ("right", data)):
+        await link.command(id, "file.put", arguments)
+        await link.until(lambda id=id: any(credit.bytes == 0 for credit in link.of(Credit, id)))  # type: ignore[misc]
+        await link.feed(id, *(sent[at : at + (64 << 10)] for at in range(0, len(sent), 64 << 10)))
+        await link.feed_end(id)
+        end = await link.end(id)
+        assert end.state == "ok" if id == "right" else error(end).code == "digest_mismatch"
+        assert path.exists() is (id == "right")
+    assert path.read_bytes() == data
+    await link.command("c", "file.put", {"path": str(path), "content": True})
+    assert error(await link.end("c")).code == "invalid_arguments"
+
+
 async def test_put_replaces_the_file_atomically(put: Call, link: Link, folder: Path) -> None:
     """Until the end the old file stands, whole."""
     path = folder / "config"

@@ -1,4 +1,4 @@
-"""`file.put`: writes the input to a file, atomically.
+"""`file.put`: writes the input, or the content that the command names, to a file, atomically.
 
 A temporary file in the same folder is written, checked, synced, and only then renamed: whoever opens the path sees
 the old file or the new one, after a power cut too. Whatever goes wrong, the temporary file is removed.
@@ -50,6 +50,7 @@ class FilePut:
         sha256: Digest | None = None,
         overwrite: bool = True,
         parents: bool = False,
+        content: bool = False,
     ) -> dict[str, object]:
         """Returns {"path", "size", "sha256"}. Raises CommandError as `path_resolver` and `os_errors` do, and
         `invalid_arguments`, `digest_mismatch`, `size_mismatch`, `too_large`, `file_exists`.
@@ -62,11 +63,17 @@ class FilePut:
                 path=path,
                 field="mode",
             )
+        if content and sha256 is None:
+            raise CommandError(
+                "invalid_arguments",
+                f"{path}: content without sha256: expected the digest of the content",
+                field="sha256",
+            )
         self._check_size(path, size or 0, size)
         writer = AtomicWriter(path, self._roots, int(mode, 8), overwrite)
         try:
             await self._disk.run(writer.begin, parents)
-            async for data in command.stdin:
+            async for data in command.stdin.content() if content else command.stdin:
                 self._check_size(path, writer.size + len(data), size)
                 await self._disk.run(writer.write, data)
             if size is not None and writer.size != size:

@@ -75,7 +75,7 @@ def call(
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
     payload, data = read_payload(method, document, words, file, unchecked=unchecked)
-    check_input(method, send, agent, unchecked=unchecked)
+    check_input(method, payload, send, agent, unchecked=unchecked)
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:

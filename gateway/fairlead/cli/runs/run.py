@@ -61,6 +61,7 @@ def run(
     \b
     fairlead run exec -l env=prod -- uname -a
     fairlead run script -l env=prod --file fix.sh -- --now
+    fairlead run file.put -l env=prod --file app.conf path=/etc/app.conf
     fairlead run service.restart -l env=prod --batch 20% unit=nginx.service
 
     KEY=TEXT is an argument that is a text, KEY:=JSON one of any other type. What follows -- is the program of exec,

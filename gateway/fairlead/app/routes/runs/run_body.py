@@ -48,12 +48,21 @@ def check_arguments(body: run_schemas.NewRun) -> None:
     if body.unchecked is True:
         return
     check_payload(body.method, bytes(body.payload))
-    if (known := LIBRARY.get(body.method)) is not None and known.needs_input:
+    known = LIBRARY.get(body.method)
+    if known is None or not known.needs_input:
+        return
+    if body.content is UNSET or msgspec.json.decode(bytes(body.payload), type=_Source).content is not True:
         raise InvalidRequest(
-            f"{body.method} needs an input, and a run has none: expected a command for each agent, or the method "
-            "script with a content (say `unchecked` if the agents have a method of their own under this name)",
-            field="method",
+            f"{body.method} needs an input, and a run has none: expected a content, which the payload asks for with "
+            "`content`: true (say `unchecked` if the agents have a method of their own under this name)",
+            field="content",
         )
+
+
+class _Source(msgspec.Struct):
+    """The member of a payload that says that the content takes the place of the input."""
+
+    content: bool = False
 
 
 def body_digest(body: run_schemas.NewRun, payload: bytes) -> str:
