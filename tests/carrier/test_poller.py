@@ -279,6 +279,25 @@ async def test_a_reset_that_follows_data_is_noticed_by_a_socket_that_the_event_l
     assert bench.poller.hot is None
 
 
+async def test_an_epoll_that_the_event_loop_cannot_watch_is_not_kept(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(fd: int, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "the user has too many watches")
+
+    before, peer = await bench.transport()
+    files = descriptors()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "get_running_loop", lambda: SimpleNamespace(add_reader=fail))
+        assert bench.poller.take_over(before) is None
+    assert descriptors() == files
+    transport = bench.take_over(before)
+    recorder = ProtocolRecorder(bench.served)
+    transport.set_protocol(recorder)
+    peer.send(b"read all the same")
+    await until(lambda: recorder.received == b"read all the same")
+
+
 async def test_a_socket_stays_on_the_epoll_when_the_event_loop_cannot_watch_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

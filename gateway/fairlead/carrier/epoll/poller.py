@@ -194,10 +194,13 @@ class Poller:
 
     def _register(self, fd: int) -> None:
         if self._epoll is None:
-            self._loop = asyncio.get_running_loop()
-            self._epoll = select.epoll()
-            self._more = memoryview(bytearray(MOST_READ - READ_SIZE))
-            self._loop.add_reader(self._epoll.fileno(), self._wake)
+            self._loop, epoll = asyncio.get_running_loop(), select.epoll()
+            try:
+                self._loop.add_reader(epoll.fileno(), self._wake)
+            except OSError:  # the kernel has no memory for it; the next socket tries again
+                epoll.close()
+                raise
+            self._epoll, self._more = epoll, memoryview(bytearray(MOST_READ - READ_SIZE))
         self._epoll.register(fd, READABLE)
 
     def _wake(self) -> None:
