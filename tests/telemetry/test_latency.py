@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.telemetry.command_timing import CommandStats, CommandTiming
+from fairlead.telemetry.command_timing import FEW, STAGES, CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import LEAST, SIZES, new_histogram, observe, quantile
 from fairlead.telemetry.link_opening import pack_opening, unpack_opening
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
@@ -86,8 +86,25 @@ def test_histograms_of_a_million_links_stay_small() -> None:
         "opening, with traces": size(lambda: pack_opening([10**18 + i for i in range(6)])),
     }
     assert figures["round trips"] <= 150, figures
-    assert figures["commands"] <= 1_000, figures
+    assert figures["commands"] <= 160, figures
     assert figures["opening, with traces"] <= 80, figures
+
+
+seconds = st.one_of(st.none(), st.floats(0.0, 200.0))
+
+
+@given(st.lists(st.tuples(*[seconds] * len(STAGES)), max_size=3 * FEW))
+def test_the_durations_of_few_commands_make_the_histograms_of_many(stages: list[tuple[float | None, ...]]) -> None:
+    tally = CommandStats()
+    for one in stages:
+        tally.add(one, failed=False)
+    for stage in range(len(STAGES)):
+        expected = new_histogram()
+        for one in stages:
+            if (found := one[stage]) is not None:
+                observe(expected, found)
+        assert (tally.histogram(stage) or new_histogram()) == expected
+    assert tally.commands == len(stages)
 
 
 def test_a_histogram_is_small_and_forgets() -> None:

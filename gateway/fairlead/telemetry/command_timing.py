@@ -12,11 +12,17 @@ from typing import Final
 
 import msgspec
 
-from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.telemetry.decaying_histogram import new_histogram, observe, size_of
 
 STAGES: Final = ("deliver", "ack", "first_byte", "run", "store")
 """The stages: from the doorbell to the write to the socket; from that write to the ack, to the first result and to the
 end; and from the end until it is stored in Redis."""
+
+FEW: Final = 16
+"""Commands of a link whose durations are kept one by one."""
+NONE: Final = 255
+"""In place of a bucket."""
+_NONE = bytes((NONE,))
 
 
 class CommandOrigin(msgspec.Struct, frozen=True):
@@ -33,8 +39,8 @@ class CommandTiming:
     """The timestamps of one command on one link. A timestamp of 0 means that the step has not happened."""
 
     __slots__ = (
-        "acked", "attempt", "code", "ended", "first", "offered", "origin", "received", "resumed", "rung", "span",
-        "stored", "waited", "written",
+        "acked", "attempt", "code", "ended", "first", "gives_way", "offered", "origin", "received", "resumed", "rung",
+        "span", "stored", "written",
     )  # fmt: skip
 
     def __init__(self, rung: int, received: int) -> None:
@@ -42,8 +48,8 @@ class CommandTiming:
         """When the doorbell was sent, by the clock of the node that sent it."""
         self.received = received
         """When this node received the doorbell."""
-        self.waited = False
-        """True if the command existed before the link did."""
+        self.gives_way = False
+        """True if the command existed before the link did, or is of the lane `bulk`."""
         self.offered = False
         """True if it was sent as its doorbell has brought it."""
         self.written = 0
@@ -81,24 +87,46 @@ def _between(begin: int, end: int) -> float | None:
 
 
 class CommandStats:
-    """Statistics of the commands of one session. A session creates them with its first command."""
+    """Statistics of the commands of one session. A session creates them with its first command.
 
-    __slots__ = ("commands", "failed", "histograms")
+    Most links have a few commands in their life, of runs for instance: these take a byte for each stage, and histograms
+    of all stages, which take some 700 bytes, are made of them once they are more than FEW.
+    """
+
+    __slots__ = ("_few", "_many", "commands", "failed")
 
     def __init__(self) -> None:
         self.commands = 0
         """The number of commands that ended on this link."""
         self.failed = 0
-        self.histograms: list[bytearray | None] = [None] * len(STAGES)
-        """The recent durations of each stage; None where none is known."""
+        self._few = b""
+        """The bucket of each duration, command by command; NONE where none is known."""
+        self._many: list[bytearray | None] | None = None
 
     def add(self, stages: tuple[float | None, ...], failed: bool) -> None:
         self.commands += 1
         self.failed += failed
-        histograms = self.histograms
+        histograms = self._many
+        if histograms is None:
+            self._few += bytes([NONE if seconds is None else size_of(seconds) for seconds in stages])
+            if len(self._few) > FEW * len(STAGES):
+                self._many, self._few = [self.histogram(stage) for stage in range(len(STAGES))], b""
+            return
         for i, seconds in enumerate(stages):
             if seconds is not None:
                 counts = histograms[i]
                 if counts is None:
                     counts = histograms[i] = new_histogram()
                 observe(counts, seconds)
+
+    def histogram(self, stage: int) -> bytearray | None:
+        """The recent durations of one of STAGES, by its place; None where none is known."""
+        if self._many is not None:
+            return self._many[stage]
+        sizes = self._few[stage :: len(STAGES)].replace(_NONE, b"")
+        if not sizes:
+            return None
+        counts = new_histogram()
+        for size in sizes:
+            counts[size] += 1
+        return counts

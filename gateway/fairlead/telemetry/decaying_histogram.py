@@ -23,13 +23,16 @@ def new_histogram() -> bytearray:
     return bytearray(_BLANK)
 
 
+def size_of(seconds: float) -> int:
+    """The number of the bucket of a duration."""
+    if seconds <= LEAST:
+        return 0
+    return min(int(log2(seconds / LEAST) * PER_OCTAVE) + 1, _LAST)
+
+
 def observe(counts: bytearray, seconds: float) -> None:
     """Add one duration to the histogram."""
-    if seconds <= LEAST:
-        size = 0
-    else:
-        size = int(log2(seconds / LEAST) * PER_OCTAVE) + 1
-        size = min(size, _LAST)
+    size = size_of(seconds)
     if counts[size] == 255:
         counts[:] = counts.translate(_HALF)
     counts[size] += 1

@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from fairlead.hub.session import Session
-from fairlead.telemetry.command_timing import STAGES
+from fairlead.telemetry.command_timing import STAGES, CommandStats
 from fairlead.telemetry.decaying_histogram import quantile
 
 
@@ -57,9 +57,13 @@ def link_stats(session: Session) -> LinkStats:
         len(session.streams or ()), session.pending_bytes,
         session.connection is not None and session.connection.congested, len(session.deliveries or ()),
         session.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
-        tally.failed if tally else 0, [_quantiles(h) for h in tally.histograms] if tally else [],
+        tally.failed if tally else 0, _stages(tally) if tally else [],
         session.agent, known.conn,
     )  # fmt: skip
+
+
+def _stages(tally: CommandStats) -> list[Quantiles | None]:
+    return [_quantiles(tally.histogram(stage)) for stage in range(len(STAGES))]
 
 
 def score(session: Session, measure: str) -> float:
@@ -74,7 +78,7 @@ def score(session: Session, measure: str) -> float:
         return 0.0
     if measure == "failed":
         return session.tally.failed
-    return quantile(session.tally.histograms[STAGES.index(measure)], 0.99) or 0.0
+    return quantile(session.tally.histogram(STAGES.index(measure)), 0.99) or 0.0
 
 
 MEASURES = ("rtt", *STAGES, "open", "failed", "reconnects")
