@@ -24,12 +24,14 @@ from pathlib import Path
 import httpx2
 import uvloop
 
-from fairlead.swarm.system import raise_open_files
+from fairlead.swarm.system import open_files, raise_open_files
 
 from faults.runs.play import FAULTS, play
 from faults.runs.run_fault import RunFault
 from faults.runs.run_judgement import Judged
 
+SPARE_FILES = 500
+"""Open files besides those of the agents' connections: Redis, requests to the nodes, logs."""
 COLUMNS = (
     "fault in the middle of a run", "played as", "runs", "targets", "ok", "otherwise", "executed", "run twice",
     "longest time without an end", "whole run",
@@ -106,7 +108,12 @@ def main() -> None:
     parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="one of them; repeatable")
     parser.add_argument("--rounds", type=int, default=1, help="of each fault")
     given = parser.parse_args()
-    raise_open_files()  # the agents connect through a balancer in this process
+    raise_open_files()  # the agents connect through a balancer in this process, which has two connections for each
+    if given.agents > (most := (open_files() - SPARE_FILES) // 2):
+        parser.error(
+            f"--agents {given.agents}: a process may have {open_files()} open files here, which suffices for {most} "
+            "agents (raise `ulimit -Hn` for more)"
+        )
     chosen = [FAULTS[name] for name in given.fault or FAULTS]
     with contextlib.suppress(KeyboardInterrupt):
         sys.exit(uvloop.run(run(chosen, given.rounds, given.seed, given.agents)))
