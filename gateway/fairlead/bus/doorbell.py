@@ -24,11 +24,13 @@ MAX_PER_ENTRY = 1_000
 
 
 class CommandQueued(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """To the agent's node: a command waits for your agent. `rung_at` (ns) is for traces; 0 if not known."""
+    """To the agent's node: a command waits for your agent. `rung_at` (ns) is for traces; 0 if not known. One that is
+    `bulk` gives way."""
 
     agent: str
     command: str
     rung_at: int = 0
+    bulk: bool = False
 
 
 class CommandOffered(msgspec.Struct, frozen=True, array_like=True, tag=21):

@@ -22,9 +22,9 @@ class DeliveryQueue(dict[str, CommandTiming]):
         self.offered: dict[str, int] = {}
         """The commands that were offered to the link, with the generation to which they were: see `taken_offers`."""
 
-    def add(self, command: str, rung_at: int, waited: bool) -> None:
+    def add(self, command: str, rung_at: int, gives_way: bool) -> None:
         """Add `command`, unless it is in the queue. `rung_at` is when a doorbell announced it (Unix time in ns, 0 if
-        not known); `waited` says that it was open before the link was."""
+        not known); `gives_way` says that commands for other agents come first."""
         if command not in self:
             self[command] = timing = CommandTiming(rung_at, wall_ns())
-            timing.waited = waited
+            timing.gives_way = gives_way

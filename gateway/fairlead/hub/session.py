@@ -193,12 +193,12 @@ class Session(LinkTelemetry):
 
     # -- commands that wait to be sent -------------------------------------------------------------
 
-    def queue_delivery(self, command: str, rung_at: int, waited: bool, *, offered: bool = False) -> None:
+    def queue_delivery(self, command: str, rung_at: int, gives_way: bool, *, offered: bool = False) -> None:
         """Let the command wait to be sent on this link; see `DeliveryQueue.add`. `offered` says that it was offered to
         this link."""
         if self.deliveries is None:
             self.deliveries = DeliveryQueue()
-        self.deliveries.add(command, rung_at, waited)
+        self.deliveries.add(command, rung_at, gives_way)
         if offered:
             self.deliveries.offered[command] = self.gen
 

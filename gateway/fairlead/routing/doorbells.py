@@ -69,11 +69,11 @@ class DoorbellHandler:
             self._tasks.spawn(self._heartbeat.refresh_table())
         for doorbell in doorbells:
             match doorbell:
-                case CommandQueued(agent, command, rung_at):
+                case CommandQueued(agent, command, rung_at, bulk):
                     # The newer link first: what an older one is sent from the claim on would be lost with it.
                     session = self._hub.registering(agent) or self._hub.get(agent)
                     if session is not None:
-                        self._delivery.command_queued(session, command, rung_at)
+                        self._delivery.command_queued(session, command, rung_at, bulk)
                 case CommandOffered():
                     (self._bulk.add if doorbell.lane == BULK else self._offered)(doorbell)
                 case ResultsAdded(command):

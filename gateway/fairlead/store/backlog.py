@@ -34,7 +34,7 @@ class Priority(IntEnum):
     """Calls that callers and agents wait for: posts, deliveries, input, reads of results, deadlines."""
     BULK = 3
     """The calls of commands of the lane `bulk`, such as those of a run on thousands of agents: posts, deliveries, what
-    their agents have sent."""
+    their agents have sent; and deliveries of commands that were open before the link was."""
     BACKGROUND = 4
     """Calls that may be slow: lists, claims and takeovers, comparisons of links with rows, the index sweep."""
 

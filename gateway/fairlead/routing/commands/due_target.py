@@ -8,7 +8,7 @@ from __future__ import annotations
 from fairlead.bus.doorbell import CancelRequested, CommandQueued, Doorbell, InputAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet.command_record import EXPIRED, OUTCOME_UNKNOWN, CommandRecord, StoredEnd, Target
-from fairlead.fleet.commands import Commands
+from fairlead.fleet.commands import BULK, Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
@@ -60,8 +60,11 @@ class DueTargetHandler:
         if row is None or row.gen != target.gen or not linked:
             await self._records.end_offer(command.id, target.agent, target.gen, written=True)
         if row is not None and row.lease:
-            self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+            self._ring_queued(row.lease, command, target)
         return now + RING_AGAIN_MS
+
+    def _ring_queued(self, lease: str, command: CommandRecord, target: Target) -> None:
+        self._inbox.ring(lease, (CommandQueued(target.agent, command.id, bulk=command.lane == BULK),))
 
     async def _wait_for_agent(self, command: CommandRecord, target: Target, now: int) -> int | None:
         """Ring the agent's node for a command that is not sent, or end it if its agent was absent for too long."""
@@ -75,14 +78,14 @@ class DueTargetHandler:
         if row is not None and presence is Presence.ONLINE:
             if now >= command.expires:
                 return await self._finish(command, target, TargetState.EXPIRED, EXPIRED, only_from=TargetState.QUEUED)
-            self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+            self._ring_queued(row.lease, command, target)
             return min(now + RING_AGAIN_MS, command.expires)
         timeout = min(command.hold_until, command.expires)
         if now < timeout and row is not None and not row.lease:
             return timeout  # the agent finds the command when it comes back; this is only the end of the wait
         if now < timeout:
             if row is not None:  # its node may have joined again, which this one has not read yet
-                self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+                self._ring_queued(row.lease, command, target)
             return min(timeout, now + RING_AGAIN_MS)
         how = StoredEnd(
             code="agent_offline", message=f"agent {local_id(target.agent)!r} did not come back: {why}", temporary=True

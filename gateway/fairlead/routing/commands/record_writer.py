@@ -15,6 +15,7 @@ from typing import Final
 from fairlead.bus.doorbell import CommandOffered, CommandQueued, Doorbell
 from fairlead.errors import BusUnavailable, NotAnswered, OutcomeUnknown
 from fairlead.fleet.command_record import Acceptance, NewRecord
+from fairlead.fleet.commands import BULK
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import OFFER_VALID_MS, POST_DOUBT, POST_VALID_MS, wait_for_redis
@@ -75,7 +76,7 @@ def fits_doorbell(record: NewRecord) -> bool:
 def doorbell_of(record: NewRecord, accepted: Acceptance, rung_at: int) -> Doorbell:
     """What tells the agent's node of a command that was just accepted. `rung_at` is for traces (ns, 0 if not known)."""
     if not accepted.offered or accepted.row is None:
-        return CommandQueued(record.agent, record.id, rung_at)
+        return CommandQueued(record.agent, record.id, rung_at, record.lane == BULK)
     return CommandOffered(
         record.agent, record.id, accepted.row.gen, record.created + OFFER_VALID_MS, record.expires, record.method,
         record.payload, record.lane, record.retry, record.created,  # type: ignore[arg-type]

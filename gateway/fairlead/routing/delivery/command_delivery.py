@@ -63,11 +63,11 @@ class CommandDelivery:
         self._tasks = tasks
         self._timeout = timeout
 
-    def command_queued(self, session: Session, command: str, rung_at: int) -> None:
+    def command_queued(self, session: Session, command: str, rung_at: int, bulk: bool = False) -> None:
         """Handle a doorbell that announces a command for this session's agent, or before welcome its input or cancel,
         which are read together with the command. `rung_at` is when it was rung (ns, 0 if not known)."""
         if session.open and session.stream(command) is None:
-            self.deliver(session, (command,), rung_at)
+            self.deliver(session, (command,), rung_at, bulk)
 
     def command_offered(self, session: Session | None, offer: CommandOffered) -> None:
         """Handle a doorbell that brings a command for this session's agent. It is sent at once if it was offered to
@@ -79,12 +79,12 @@ class CommandDelivery:
             if valid:
                 self._offers.give_back(offer.agent, command, offer.gen)
             elif session is not None:
-                self.command_queued(session, command, offer.rung_at)
+                self.command_queued(session, command, offer.rung_at, offer.lane == BULK)
         elif session.stream(command) is None:
             if valid and session.sends_at_once and not self._gate.closed and not self._terminals.on:
                 self._send_offered(session, offer)
             else:
-                session.queue_delivery(command, offer.rung_at, waited=False, offered=valid)
+                session.queue_delivery(command, offer.rung_at, offer.lane == BULK, offered=valid)
                 self.deliver(session, ())
 
     def _send_offered(self, session: Session, offer: CommandOffered) -> None:
@@ -112,14 +112,14 @@ class CommandDelivery:
             if timing.offered and not timing.acked:
                 self._offers.note_sent(session.agent, command, session.gen)
 
-    def deliver(self, session: Session, commands: Iterable[str], rung_at: int = 0, waited: bool = False) -> None:
+    def deliver(self, session: Session, commands: Iterable[str], rung_at: int = 0, gives_way: bool = False) -> None:
         """Deliver `commands`, one after the other, as fast as the agent reads.
 
-        Before welcome they only wait, and `deliver` is called again after it. `waited` says that they were open before
-        the link was, so that they give way to commands that were just posted.
+        Before welcome they only wait, and `deliver` is called again after it. `gives_way` says that commands for other
+        agents come first, because these were open before the link was, or are of the lane `bulk`.
         """
         for command in commands:
-            session.queue_delivery(command, rung_at, waited)
+            session.queue_delivery(command, rung_at, gives_way)
         if (queue := session.begin_delivery()) is not None:
             self._tasks.spawn(self._deliver_all(session, queue))
 
@@ -156,7 +156,7 @@ class CommandDelivery:
     async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         self._membership.check_alive("it must not deliver commands")
         await self._gate.wait_settled(command)
-        priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
+        priority = Priority.BULK if timing.gives_way else Priority.COMMANDS
         found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):
             self.nothing_to_deliver(session.agent, command, found)

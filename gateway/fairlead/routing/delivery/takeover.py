@@ -62,4 +62,6 @@ class Takeover:
                 if found.running:
                     self._telemetry.command_taken_over(session, command)
                     self._delivery.resume(session, command, found.cancelled, found.has_input)
-        self._delivery.deliver(session, [command for command, found in taken.items() if not found.running], waited=True)
+        self._delivery.deliver(
+            session, [command for command, found in taken.items() if not found.running], gives_way=True
+        )

@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 STARTS: Final = 128
 """Targets that are started at once: a batch of the store."""
+HEAD: Final = 32
+HEAD_START: Final = 0.05
+"""Seconds for which the first HEAD targets are under way alone, unless one of them ends earlier: the first result would
+otherwise wait behind hundreds of starts, here, in Redis and at the node of its agent."""
 STARTING: Final = 4
 """Batches that may be on their way: Redis handles one while this node prepares another."""
 READS: Final = 256
@@ -81,6 +85,8 @@ class RunDriver:
         self._seq = run.seq
         self._stepped = self._noted = self._looked = self._rung = self._turned = 0.0
         self._told_ends = False
+        self._head_until = 0.0
+        """Until when the first targets are under way alone; 0 before they have started."""
         self._wish = self._done_wish = ""
         self.ended = False
         """Whether a step is stored after which nothing is left to do."""
@@ -136,10 +142,12 @@ class RunDriver:
         await self._read_news()
         self._obey()
         self._join()
-        started = self._plan.start(min(STARTS, self._spread_room())) if self._may_start() else []
+        most = STARTS if self._head_until else HEAD
+        started = self._plan.start(min(most, self._spread_room())) if self._may_start() else []
         if not await self._store():
             return False
         if started:
+            self._head_until = self._head_until or self._clock() + HEAD_START
             self._spawn_start(self._follow(started, self._until))
         if self.ended:
             self._tell(force=True)
@@ -150,17 +158,23 @@ class RunDriver:
     async def _wait(self) -> None:
         if self._targets.has_news or self._may_start():
             # What ended meanwhile is handled together.
-            crowded = self._plan.in_flight > STARTS > self._plan.room
+            crowded = self.ended_targets and self._plan.in_flight > STARTS > self._plan.room
             await asyncio.sleep(max(0.0, self._turned + GATHER - self._clock()) if crowded else 0)
             return
-        await self._bell.wait(RING if self._ring_due else LOOK)
+        await self._bell.wait(HEAD_START if self._few_are_ahead else RING if self._ring_due else LOOK)
 
     def _may_start(self) -> bool:
         plan = self._plan
         if plan.state is not RunState.RUNNING or not plan.counts[RunTargetState.WAITING]:
             return False
         full = self._services.memory.level is MemoryLevel.FULL
-        return not full and plan.room > 0 and self._spread_room() > 0 and len(self._starts) < STARTING
+        room = plan.room > 0 and self._spread_room() > 0
+        return not full and room and not self._few_are_ahead and len(self._starts) < STARTING
+
+    @property
+    def _few_are_ahead(self) -> bool:
+        """Whether the first targets are to be under way alone."""
+        return not self.ended_targets and self._clock() < self._head_until
 
     def _spread_room(self) -> int:
         """How many more targets may have started by now, if their starts are spread over some time."""

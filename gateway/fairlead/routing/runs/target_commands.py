@@ -16,6 +16,7 @@ from fairlead.bus.doorbell import CommandQueued, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import Acceptance, CommandRecord, NewRecord, OutOfRange, ResultPage, StoredEnd
+from fairlead.fleet.commands import BULK
 from fairlead.fleet.node_table import AWAY_MS, Presence
 from fairlead.fleet.runs.run_record import OwnedRun, RunTerms
 from fairlead.fleet.schema import AgentRow, TargetState, cmd_key
@@ -126,7 +127,7 @@ class TargetCommands:
         presence, since, why = self._membership.table.presence(row, now := self._membership.now())
         if presence is Presence.ONLINE:
             return row.lease, doorbell_of(record, accepted, 0)
-        queued = CommandQueued(record.agent, record.id)
+        queued = CommandQueued(record.agent, record.id, bulk=record.lane == BULK)
         if accepted.offered and not await self._end_offer(record, row):
             return "", queued
         if run.terms.queue:
