@@ -165,7 +165,7 @@ def test_the_command_line_makes_lists_and_removes_schedules(fleet: RunFleet) -> 
     shown = command_line("ls", "-o", "json")
     (one,) = [one for one in json.loads(shown.stdout)["schedules"] if one["id"] == id]
     assert (one["name"], one["cron"], one["zone"], one["missed"]) == ("weekly", "0 4 * * 0", "Europe/Berlin", "skip")
-    assert command_line("rm", id).stdout.decode() == f"removed {id}\n"
+    assert command_line("rm", id).stdout.decode() == f"removed weekly ({id})\n"
     assert command_line("rm", id).returncode != 0
     wrong = command_line("add", "-l", "*", "--cron", "sometimes", "weekly", "sys.info")
     assert b"invalid cron expression" in wrong.stderr
