@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 import httpx2
 import pytest
-from gateway.test_redis_failover import answered
 
 from fairlead.wire.messages import Ack, Cmd, End, Event
 
@@ -50,15 +49,16 @@ class Connections:
         for descriptor in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
                 own.add(str(descriptor.readlink()))
-        now: Counter[int] = Counter()
+        found = set()
         for line in (process / "net" / "tcp").read_text().splitlines()[1:]:
             words = line.split()
-            port = int(words[2].rpartition(":")[2], 16)
-            if port in self._ports and f"socket:[{words[9]}]" in own:
-                now[port] += 1
-        self.now = now
+            port, socket = int(words[2].rpartition(":")[2], 16), f"socket:[{words[9]}]"
+            if port in self._ports and socket in own:
+                found.add((port, socket))  # a line may stand there twice, because connections change meanwhile
+        now = Counter(port for port, _ in found)
         self.most |= now
         self.most_in_all = max(self.most_in_all, now.total())
+        self.now = now  # whoever sees it finds it among the most, too
 
     async def watch(self) -> None:
         while True:
@@ -116,14 +116,23 @@ async def _read_events(api: GatewayApi) -> None:
 async def use_all(api: GatewayApi) -> None:
     """Commands to all agents, a run over them, and a list of them."""
     await asyncio.gather(*(_works(api, f"host-{number}") for number in range(AGENTS)))
-    answer = await answered(lambda: api.http.post("/v1/runs", json={"selector": "*", "method": "work"}))
-    run = answer.json()["id"]
+    body = {"selector": "*", "method": "work"}
+    run = (await _accepted(lambda: api.http.post("/v1/runs", json=body))).json()["id"]
 
     async def ended() -> bool:
-        return bool((await answered(lambda: api.http.get(f"/v1/runs/{run}"))).json()["ended"])
+        return bool((await _accepted(lambda: api.http.get(f"/v1/runs/{run}"))).json()["ended"])
 
     await until(ended, 60)
-    assert (await answered(lambda: api.http.get("/v1/agents?count=true"))).status_code == 200
+    await _accepted(lambda: api.http.get("/v1/agents?count=true"))
+
+
+async def _accepted(call: Callable[[], Awaitable[httpx2.Response]]) -> httpx2.Response:
+    """The answer to a request that is repeated until it is no error, for instance because no replica follows yet."""
+    async with asyncio.timeout(60):
+        while (answer := await call()).status_code == 503:
+            await asyncio.sleep(0.2)
+    assert answer.is_success, answer.text
+    return answer
 
 
 async def _works(api: GatewayApi, agent: str) -> None:
