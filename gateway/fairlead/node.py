@@ -168,7 +168,7 @@ class Node:
             path, self.routing.events.readers, DeadLetters(self._store), self.authorizer.traits, self.membership,
             self.metrics,
         )  # fmt: skip
-        sinks.on_change = self.audit_trail.sinks_changed
+        sinks.on_change, sinks.declares = self.audit_trail.sinks_changed, self.authorizer.declares
         return sinks
 
     def _issuers_changed(self, action: str, issuers: IssuerRegistry) -> None:

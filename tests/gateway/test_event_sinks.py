@@ -21,8 +21,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.carrier.tls_site import make_certificate
 from support.fixtures import RedisOf
+from support.gateway.metrics import metric
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import MakeGateway
+from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.roles import as_caller, create_token, write_roles
 from support.gateway.scripted_agent import DialAgent
 from support.gateway.webhook_receiver import WebhookReceiver, receiving
@@ -32,6 +33,7 @@ from support.waiting import until
 
 SECRETS = (b"first secret of the sink", b"second secret of the sink")
 PLENTY = 1 << 26
+TENANTS = "roles: {}\nbindings: []\ntenants:\n  acme: {}\n  globex: {}\n"
 
 
 def text_of(secret: bytes) -> str:
@@ -120,6 +122,35 @@ async def test_events_are_delivered_signed_and_chosen(
     assert [line["detail"] for line in changed] == ["siem", "siem"]
     assert changed[0]["digest"] != changed[1]["digest"]
     assert text_of(SECRETS[0]) not in node.log()
+
+
+async def test_nothing_of_a_tenant_that_was_removed_is_delivered(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, redis_of: RedisOf, tmp_path: Path
+) -> None:
+    """Neither what is kept of it, nor what comes from a node that has not read the file yet."""
+    log, roles = EventLog(await redis_of(own_valkey)), tmp_path / "roles.yaml"
+    write_roles(roles, TENANTS)
+    async with receiving() as receiver:
+        sinks = write_sinks(
+            tmp_path / "sinks.toml",
+            theirs={"url": receiver.url, "tenant": "acme"}, others={"url": receiver.url, "tenant": "globex"},
+        )  # fmt: skip
+        node = make_gateway(own_valkey.url, "--event-sinks", str(sinks), "--roles", str(roles))
+        await add(log, "e-1", agent="/acme/web-1")
+        await until(lambda: "e-1" in receiver.accepted)
+        write_roles(roles, TENANTS.replace("  acme: {}\n", ""))
+        await until(lambda: _owns(node, 1))
+        await add(log, "e-2", agent="/acme/web-1")
+        for one in ("a", "b"):  # the second one is looked for after the first was delivered
+            await add(log, one, agent="/globex/web-1")
+            await until(lambda: one in receiver.accepted)  # noqa: B023  # it is awaited here
+        assert receiver.accepted == ["e-1", "a", "b"]
+        write_roles(roles, TENANTS)
+        await until(lambda: "e-2" in receiver.accepted)
+
+
+async def _owns(node: GatewayProcess, count: int) -> bool:
+    return await metric(node, "fairlead_event_sinks_owned") == count
 
 
 async def test_a_failed_attempt_is_repeated_under_the_same_id_while_others_are_delivered(

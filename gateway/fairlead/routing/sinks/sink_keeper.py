@@ -62,6 +62,8 @@ class SinkKeeper:
         """The sinks whose dead letters are being sent again."""
         self.on_change: Callable[[str, Sequence[str]], None] = lambda digest, names: None
         """Called with the digest of the file and the names of the sinks when others are in use; set by the node."""
+        self.declares: Callable[[str], bool] = lambda tenant: True
+        """Whether there is such a tenant; set by the node. Nothing of one that was removed is delivered."""
         self._watch(metrics)
 
     def _watch(self, metrics: Metrics) -> None:
@@ -118,7 +120,8 @@ class SinkKeeper:
         self.on_change(self._digest, [sink.name for sink in self._sinks])
 
     def _follow_table(self) -> None:
-        mine = {sink for sink in self._sinks if self.owner(sink) == self._membership.lease and self._membership.alive}
+        alive, lease = self._membership.alive, self._membership.lease
+        mine = {one for one in self._sinks if alive and self.owner(one) == lease and self.declares(one.tenant)}
         for sink in [one for one, (_, task) in self._running.items() if one not in mine or task.done()]:
             self._leave(sink)
         for sink in mine - self._running.keys():
