@@ -21,7 +21,7 @@ SYSTEMCTL = """\
 printf '%s\\n' "$#" "$@" >> {folder}/calls
 case "$*" in
   *denied*) echo 'Failed to start denied.service: Access denied' >&2; exit 4;;
-  *broken*) echo 'Job for broken.service failed because the control process exited with error code.' >&2; exit 1;;
+  *broken*) echo 'Job for broken.service failed.' >&2; echo 'See its journal.' >&2; exit 1;;
 esac
 [ "$1" = show ] || exit 0
 case "$*" in *missing*) load=not-found;; *) load=loaded;; esac
@@ -82,6 +82,8 @@ async def test_failures_are_told_apart(gateway: Gateway, serve: Serve, calls: Pa
     end = await ended(await linked(gateway, serve), "service.start", unit)
     assert end.error is not None
     assert end.error.code == code, end
+    if unit == "broken":
+        assert "broken: Job for broken.service failed. See its journal." in end.error.message
     assert calls.exists()
 
 

@@ -129,9 +129,19 @@ def test_an_unknown_method_fails_with_the_agents_words(fleet: CliFleet, run: Run
 
 
 def test_a_star_selects_all_agents(fleet: CliFleet, run: Run) -> None:
-    for words in (["agents", "ls", "-o", "name"], ["run", "sys.info", "--dry-run"]):
+    for words in (["agents", "ls", "-o", "name"], ["run", "sys.info", "--dry-run"], ["run", "exec", "--dry-run"]):
         assert run(*words, "-l", "*", api=fleet).stdout == b"web-1\n"
     assert run("events", "-l", "*", api=fleet).returncode == 0
+
+
+def test_who_speaks_tls_to_a_plain_port_is_told_so(fleet: CliFleet, run: Run) -> None:
+    done = run("agents", "ls", "--api", fleet.api.replace("http://", "https://"), api=fleet)
+    assert (done.returncode, b"speaks no TLS: is it http://" in done.stderr) == (3, True), done.stderr
+
+
+def test_a_label_without_a_value_is_refused(fleet: CliFleet, run: Run) -> None:
+    done = run("agents", "label", "web-1", "env=", api=fleet)
+    assert (done.returncode, b"'env=' has no value: env=VALUE, or env- removes it" in done.stderr) == (2, True)
 
 
 def test_nodes_are_listed(fleet: CliFleet, run: Run) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from fairlead.cli.fleet.event_sinks import _sinks_view
 from fairlead.client import Acknowledgements
 from fairlead.client.events.event_groups import EventGroupRequests
+from fairlead.client.events.event_sinks import EventSinkInfo
 
 from support.cli.processes import environment, gateway
 from support.waiting import WAIT, wait_until
@@ -93,6 +95,11 @@ def test_follow_prints_what_comes_until_it_is_interrupted(api: str) -> None:
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+def test_a_sink_that_its_node_does_not_know_is_told() -> None:
+    table = "\n".join(_sinks_view([EventSinkInfo(name="siem", node="node-2")]).lines)
+    assert "node-2 has not begun: expected the same file of sinks on all nodes" in table
 
 
 async def test_an_acknowledgement_that_is_under_way_at_the_end_is_waited_for() -> None:

@@ -102,6 +102,8 @@ def _advice(error: FairleadError) -> str:
         return "name it with --redis or FAIRLEAD_REDIS, or with --data the folder of a demo or of a node"
     if error.details.get("state") == "denied":
         return "`fairlead approvals show ID` says who has denied it"
+    if isinstance(error, ConnectionRefused) and "WRONG_VERSION_NUMBER" in error.message:
+        return "what answers there speaks no TLS: is it http:// and not https://?"
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return advice

@@ -82,7 +82,11 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], 
     wanted: dict[str, str | None] = {}
     for change in changes:
         key, sign, value = change.partition("=")
-        if sign:
+        if sign and not value:
+            raise click.BadParameter(
+                f"{change!r} has no value: {key}=VALUE, or {key}- removes it", param_hint="KEY=VALUE"
+            )
+        elif sign:
             wanted[key] = value
         elif change.endswith("-"):
             wanted[change[:-1]] = None

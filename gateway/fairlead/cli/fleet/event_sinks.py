@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from fairlead.client import Client, DeadLetterInfo, EventSinkInfo, RetriedLetterInfo
 
 
+UNKNOWN = "expected the same file of sinks on all nodes"
+"""What to do about a sink whose node does not deliver to it: the node may not know it."""
+
+
 @click.group(cls=Group)
 def sinks() -> None:
     """List the sinks of events, and send again what could not be delivered."""
@@ -98,6 +102,8 @@ def _sinks_view(found: list[EventSinkInfo]) -> View:
     head = ("SINK", "HOST", "NODE", "PENDING", "LAG", "DEAD LETTERS", "LAST ERROR")
     rows = [
         (one.name, one.host, one.node, str(one.pending), str(one.lag), str(one.dead_letters), one.error or "-")
+        if one.offset is not None
+        else (one.name, one.host, one.node, "-", "-", str(one.dead_letters), f"{one.node} has not begun: {UNKNOWN}")
         for one in found
     ]
     more = [(one.error_at or "-", one.type or "-", one.selector or "-", one.lost_at or "-") for one in found]

@@ -76,7 +76,8 @@ def run(
     listed = None if agents is None else [one for part in agents.split(",") if (one := part.strip())]
     if listed == []:
         raise click.BadParameter("it names no agent: expected ids separated by commas", param_hint="--agents")
-    payload, data = read_payload(method, document, words, file, unchecked=unchecked)
+    only_asked = dry_run and document is None and not words and file is None  # who would be a target
+    payload, data = read_payload(method, document, words, file, unchecked=unchecked or only_asked)
     pace, signer = pace_members(method, terms), load_signer(terms)
     if unchecked:
         pace["unchecked"] = True

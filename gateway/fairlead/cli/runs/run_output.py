@@ -156,15 +156,17 @@ async def list_view(client: Client, state: str | None, limit: int) -> View:
             found.append(one)
             if len(found) == limit:
                 break
-    rows = [(one.id, one.state, plain(one.method), describe(one.counts, one.targets)) for one in found]
-    wide = [(*row, one.created or "", one.ended or "", plain(one.subject), plain(one.selector or ""))
+    rows = [
+        (one.id, one.state, plain(one.method), describe(one.counts, one.targets), one.created or "") for one in found
+    ]
+    wide = [(*row, one.ended or "", plain(one.subject), plain(one.selector or ""))
             for row, one in zip(rows, found, strict=True)]  # fmt: skip
-    head = ("RUN", "STATE", "METHOD", "TARGETS")
+    head = ("RUN", "STATE", "METHOD", "TARGETS", "CREATED")
     return View(
         [one.id for one in found],
         {"runs": msgspec.to_builtins(found)},
         format_table(head, rows),
-        format_table((*head, "CREATED", "ENDED", "SUBJECT", "SELECTOR"), wide),
+        format_table((*head, "ENDED", "SUBJECT", "SELECTOR"), wide),
     )
 
 

@@ -68,7 +68,8 @@ async def run_tool(
         for pipe in pipes:
             pipe.close()
         result = program.close()
-    return result, errors.decode(errors="replace").strip()
+    lines = map(str.strip, errors.decode(errors="replace").splitlines())
+    return result, " ".join(filter(None, lines))  # an error is one line
 
 
 async def tool_text(command: Command, argv: Sequence[str]) -> tuple[dict[str, int], str, str]:
