@@ -76,7 +76,7 @@ def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: 
         (("exec", "--json", "{}", "--", "x"), b"--json beside KEY=TEXT or -- PROGRAM"),
         (("sys.info", "--", "x"), b"sys.info takes no program after --"),
         (("script", "--", "--now"), b"script needs a file: expected --file FILE"),
-        (("file.put", "path=/a"), b"file.put needs an input, and a run has none"),
+        (("file.put", "path=/a"), b"file.put needs a file: expected --file FILE"),
         (
             ("file.put", "path=/a", "content:=true", f"sha256={'0' * 64}"),
             b"file.put needs an input, and a run has none",

@@ -62,6 +62,15 @@ def read_payload(
     return payload, data
 
 
+def check_file(method: str, payload: object) -> None:
+    """Raises UsageError if the method waits for an input, which a run and a schedule do not have."""
+    from fairlead.methods.library import LIBRARY
+
+    known = LIBRARY.get(method)
+    if known is not None and known.lacks_input(payload):
+        raise click.UsageError(f"{method} needs a file: expected --file FILE")
+
+
 def parse_payload(method: str, document: str | None, words: tuple[str, ...]) -> object:
     """The value of --json, or a mapping of the arguments. Raises UsageError."""
     program = click.get_current_context().meta.get(PROGRAM, [])
