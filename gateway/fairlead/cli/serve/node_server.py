@@ -19,7 +19,7 @@ import uvloop
 
 from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
-from fairlead.app.connection_close import closing_connections_while
+from fairlead.app.connection_close import closing_connections_while, load_lazy_parts
 from fairlead.app.factory import LINK_PATH, api_app, enrolment_routes, link_app, link_endpoint
 from fairlead.carrier.epoll.poller import AVAILABLE
 from fairlead.carrier.http_server.admission import Admission, admin_admission
@@ -103,6 +103,7 @@ async def serve_node(
     async with Node(settings, redis_url, sockets.siblings) as node:
         certificates = Certificates(settings, node.metrics)
         servers = _make_servers(node, sockets, same_stop, certificates)
+        await load_lazy_parts()
         # Whatever has been imported and created so far lives as long as the process, so no collection needs to examine
         # it again.
         gc.collect()
