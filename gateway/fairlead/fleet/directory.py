@@ -95,17 +95,18 @@ class Directory:
         two holders is refused for this id from now on. `journal` is the id under which the agent remembers commands
         if it is not `boot`.
         """
-        # The index is written before the claim, so that every agent whose claim was answered is in the index.
         shard = agent_shard(agent)
-        self._store.write("ZADD", schema.index_key(shard), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
-            (schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent), schema.columns_key(shard)),
+            (
+                schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent), schema.columns_key(shard),
+                schema.index_key(shard),
+            ),
             (
                 lease, boot, conn, sid, facts, valid_until, "" if own_gen is None else own_gen, "1" if known else "",
                 schema.ORDERED_MS, key.thumbprint, key.labels, "" if key.issued is None else key.issued,
                 "1" if key.certified else "", key.session, "1" if revoke_cloned else "", CONTESTED_MS, CLONED_MS,
-                UNTOLD_MS, journal,
+                UNTOLD_MS, journal, agent,
             ),
             priority=Priority.BACKGROUND,
         )  # fmt: skip
@@ -287,17 +288,11 @@ class Directory:
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that has been absent since before `seen_before` (ms), and its entry in the index."""
         shard = agent_shard(agent)
-        keys = schema.agent_key(agent), schema.open_key(agent), schema.columns_key(shard)
+        keys = schema.agent_key(agent), schema.open_key(agent), schema.columns_key(shard), schema.index_key(shard)
         reply = await self._store.run(
-            lua.FORGET_AGENT, keys, (seen_before, dead_lease), priority=Priority.BACKGROUND
+            lua.FORGET_AGENT, keys, (seen_before, dead_lease, agent), priority=Priority.BACKGROUND
         )  # fmt: skip
-        if not integer(reply):
-            return False
-        index = schema.index_key(shard)
-        await self._store.submit("ZREM", index, agent)
-        if await self.look_up(agent) is not None:  # it came back between the two calls
-            await self._store.write("ZADD", index, 0, agent)
-        return True
+        return integer(reply) == 1
 
 
 def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:

@@ -61,7 +61,7 @@ class QueueLimits:
 
 MOST_BULK: Final = 64
 """The most calls of priority BULK in one batch."""
-MOST_BACKGROUND: Final = 64
+MOST_BACKGROUND: Final = 32
 """The most calls of priority BACKGROUND in one batch. They take about 2 ms, and what follows from them in this process
 some 5 ms: much less than SLOW, so that no batch is slow because the one before it took many."""
 LIMITS = {

@@ -10,6 +10,7 @@ from hypothesis.stateful import rule
 
 from fairlead.fleet import schema
 from fairlead.fleet.directory_replies import Claimed
+from fairlead.shards import agent_shard
 from fairlead.store.reply import integer
 
 from support.fleet.history_outcomes import Outcomes
@@ -66,6 +67,7 @@ class Links(Outcomes):
             assert found.now >= self.now
             found = replace(found, open=sorted(found.open))
             session.gen = found.gen
+            assert self._in_index(session.agent)
         assert found == expected
 
     @rule(nth=anyone, close=st.sampled_from((1000, 4000)), drained=st.booleans(), again=again)
@@ -116,3 +118,7 @@ class Links(Outcomes):
             judged = row.lease if row is not None and how == "seen lately" else lease
             expected = self.model.forget(name, judged, long_ago=before > self.now)
             assert self.server.run(self.directory.forget(name, before, judged)) == expected
+            assert not (expected and self._in_index(name))
+
+    def _in_index(self, agent: str) -> bool:
+        return self.server.submit("ZSCORE", schema.index_key(agent_shard(agent)), agent) is not None

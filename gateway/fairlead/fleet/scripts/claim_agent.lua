@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- KEYS: agent row, open, bound key, columns. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim
+-- KEYS: agent row, open, bound key, columns, index. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim
 -- ('' otherwise), '1' if a missing row has been lost, ms for which attempts of one boot are ordered,
 -- thumbprint of the key that the agent has proved to hold ('' if none), labels of an agent without a row as JSON ('' if
 -- none), when the certificate or JWT that names the agent was issued in s ('' for any other proof), '1' for a certificate,
 -- session that the agent has stored ('' if none), '1' if a key with two holders is revoked, ms for which a link is not
 -- replaced by another holder of its key, ms for which a notice of two holders is remembered, ms after which a notice that
--- nobody has told is given again, id of the agent's journal ('' if it has none).
+-- nobody has told is given again, id of the agent's journal ('' if it has none), agent.
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, last move by a rebalance ms, '1' if that move led
 -- to this claim, notice, open…} | {'older' | 'late' | 'lost' | 'key', gen} | {'cloned' | 'contested', gen, notice, ms}.
 -- A notice is 'cloned' if the key was found to have two holders and this was not noticed before, or it is revoked now;
@@ -142,6 +142,7 @@ if row[11] ~= ARGV[5] or string.match(row[12] or '', '^%d+') ~= redis.pcall('HGE
   keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], differing, all, older, row[12], labels, lost)
 end
 redis.call('HSET', KEYS[1], unpack(set))
+redis.call('ZADD', KEYS[5], 0, ARGV[20])
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), string.format('%.0f', moved), landed and '1' or '', notice,
   unpack(redis.call('HKEYS', KEYS[2]))}
