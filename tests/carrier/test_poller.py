@@ -18,7 +18,8 @@ import pytest_asyncio
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.epoll import poller as module
-from fairlead.carrier.epoll.poller import HOT, Poller
+from fairlead.carrier.epoll.leaving_queue import LATE, SPARE
+from fairlead.carrier.epoll.poller import BATCH, HOT, Poller
 from fairlead.carrier.epoll.poller_socket import HIGH_WATER
 from fairlead.carrier.epoll.socket_transport import SocketTransport
 from fairlead.carrier.socket_connection import SocketConnection
@@ -500,7 +501,7 @@ async def test_where_links_are(serve: Serve, attached_app: AttachedApp, dial: Di
 
 async def test_the_ends_of_many_connections_take_several_turns(bench: Bench) -> None:
     taken = [await bench.taken() for _ in range(40)]
-    bench.step = module.TURN / 3  # each end takes a third of what a turn may take
+    bench.step = SPARE / 3  # each end takes a third of what a turn may take
     for transport, _, _ in taken:
         transport.abort()
     assert not any(recorder.events for _, recorder, _ in taken), "no call comes before abort returns"
@@ -512,6 +513,70 @@ async def test_the_ends_of_many_connections_take_several_turns(bench: Bench) -> 
     grown = [after - before for before, after in itertools.pairwise(ended)]
     assert max(grown) <= 4
     assert all(recorder.events == ["lost"] for _, recorder, _ in taken)
+
+
+async def test_ends_that_have_waited_for_long_take_a_whole_turn(bench: Bench) -> None:
+    taken = [await bench.taken() for _ in range(40)]
+    bench.step = module.TURN / 10
+    for transport, _, _ in taken:
+        transport.abort()
+    await asyncio.sleep(0)
+    assert sum(bool(recorder.events) for _, recorder, _ in taken) == 1
+    bench.now += LATE
+    await asyncio.sleep(0)
+    assert 10 <= sum(bool(recorder.events) for _, recorder, _ in taken) <= 13
+
+
+async def test_who_stays_does_not_wait_behind_a_crowd_that_leaves(bench: Bench) -> None:
+    """More sockets than the kernel reports at once are closed by their peers, and then one more has sent something."""
+    crowd = [await bench.taken() for _ in range(BATCH + 50)]
+    _, staying, peer = await bench.taken()
+    order: list[str] = []
+    staying.heard = lambda: order.append("data")
+    for _, recorder, leaver in crowd:
+        recorder.eof_received = lambda: order.append("end")  # type: ignore[method-assign]
+        leaver.close()
+    peer.send(b"x")
+    await until(lambda: len(order) == len(crowd) + 1)
+    assert order.index("data") == 0
+    await until(lambda: all(recorder.events == ["lost"] for _, recorder, _ in crowd))
+
+
+async def test_all_that_a_crowd_has_sent_before_it_leaves_is_read(bench: Bench) -> None:
+    """Also what takes several reads, and what takes a socket that pauses its reading or is written to meanwhile."""
+    size = 3 * module.MOST_READ
+    crowd = [await bench.taken() for _ in range(BATCH)]
+    loop = asyncio.get_running_loop()
+    for _, _, peer in crowd[:3]:
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * size)
+        await loop.sock_sendall(peer, bytes(size))
+    for _, _, peer in crowd:
+        peer.shutdown(socket.SHUT_WR)
+    await asyncio.sleep(0)  # they are put aside
+    crowd[0][0].pause_reading()
+    crowd[1][0].write(b"answer")
+    assert await received(crowd[1][2], 6) == b"answer"
+    await until(lambda: all(recorder.events == ["lost"] for _, recorder, _ in crowd[1:]))
+    assert [len(recorder.received) for _, recorder, _ in crowd[1:3]] == [size, size]
+    assert crowd[0][1].events == []
+    crowd[0][0].resume_reading()
+    await until(lambda: crowd[0][1].events == ["lost"])
+    assert len(crowd[0][1].received) == size
+
+
+async def test_a_descriptor_that_was_put_aside_may_become_another_sockets(bench: Bench) -> None:
+    crowd = [await bench.taken() for _ in range(BATCH)]
+    for _, _, peer in crowd:
+        peer.shutdown(socket.SHUT_WR)
+    await asyncio.sleep(0)
+    for transport, _, _ in crowd:
+        transport.abort()
+    others = [await bench.taken() for _ in range(BATCH)]
+    for _, _, peer in others:
+        peer.send(b"x")
+    await until(lambda: all(recorder.received == b"x" for _, recorder, _ in others))
+    assert all(recorder.events == ["lost"] for _, recorder, _ in crowd)
+    assert not any(recorder.events for _, recorder, _ in others)
 
 
 async def test_a_poller_that_closes_tells_all_protocols_in_the_next_turn(bench: Bench) -> None:

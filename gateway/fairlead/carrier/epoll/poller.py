@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from fairlead.carrier.epoll.leaving_queue import LeavingQueue
 from fairlead.carrier.epoll.poller_socket import READ_SIZE, READABLE, Polled, PolledSocket
 from fairlead.carrier.epoll.socket_transport import SocketTransport
 
@@ -37,6 +37,14 @@ HOT: Final = 64
 """How many times in a row a socket must be the only ready one before the event loop itself watches it. Such a socket
 belongs to the only busy link of an otherwise idle node: its messages then need no second system call, and cost as much
 as on a transport. The move itself costs as much as a few messages."""
+CROWD: Final = 32
+"""The most sockets of a batch that are served in their order. In a larger one, those whose peers have left are last."""
+CLOSED_BY_PEER: Final = 0x2000
+"""EPOLLRDHUP of Linux."""
+LEFT: Final = 0x8 | 0x10 | CLOSED_BY_PEER
+"""EPOLLERR, EPOLLHUP and EPOLLRDHUP: one is set when a peer has closed or reset its connection."""
+UNREPORTED: Final = 1 << 30
+"""EPOLLONESHOT. A socket that is watched for nothing else is reported at most once more, after a reset."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
@@ -64,8 +72,9 @@ class Poller:
         self._streak = 0
         """How many times in a row that socket was ready alone while the hot one was not ready."""
         self._unflushed: list[PolledSocket] = []
-        self._ended: deque[tuple[Callable[[OSError | None], None], OSError | None]] = deque()
-        """The protocols that are to be told that their connection is over, and why."""
+        self._leaving = LeavingQueue(clock, turn)
+        self._aside: dict[int, PolledSocket] = {}
+        """By their descriptors, the sockets that are to be read in the course of that queue."""
         self._more: memoryview
 
     def __len__(self) -> int:
@@ -119,6 +128,7 @@ class Poller:
         """Drop all connections, close the epoll and take over no more connections: an application that answers later
         would create an epoll that nobody closes."""
         self._closed = True
+        self._leaving.close()
         for polled in tuple(self._polled):
             if polled is not None:
                 polled.abort()
@@ -150,9 +160,9 @@ class Poller:
         if not events:
             self._epoll.unregister(fd)
         elif before:
-            self._epoll.modify(fd, events)
+            self._epoll.modify(fd, _with_leaving(events))
         else:
-            self._epoll.register(fd, events)
+            self._epoll.register(fd, _with_leaving(events))
 
     def remove(self, fd: int, events: int) -> None:
         """Stop watching a socket, which its owner then closes."""
@@ -184,11 +194,8 @@ class Poller:
             written.flush()
 
     def call_soon(self, callback: Callable[[OSError | None], None], error: OSError | None) -> None:
-        """Call it in a later turn of the event loop. Thousands of links that are lost at once share the turns with all
-        others: the end of a link takes several times as long as the read that finds it."""
-        if not self._ended:
-            self._loop.call_soon(self._call)
-        self._ended.append((callback, error))
+        """Call it in a later turn of the event loop, as the end of a connection."""
+        self._leaving.put(callback, error)
 
     # Internal.
 
@@ -201,7 +208,7 @@ class Poller:
                 epoll.close()
                 raise
             self._epoll, self._more = epoll, memoryview(bytearray(MOST_READ - READ_SIZE))
-        self._epoll.register(fd, READABLE)
+        self._epoll.register(fd, READABLE | CLOSED_BY_PEER)
 
     def _wake(self) -> None:
         """Serve sockets that are ready. The kernel moves sockets that are still ready to the end of its list, so that
@@ -210,7 +217,7 @@ class Poller:
         assert self._epoll is not None
         owners, clock = self._polled, self._clock
         until = clock() + self._turn
-        events, self._left = self._left or self._epoll.poll(0, BATCH), []
+        events, self._left = self._left or self._next_batch(until), []
         if len(events) == 1:
             fd = events[0][0]
             if owners[fd] is self._alone:
@@ -232,6 +239,42 @@ class Poller:
             if clock() > until:
                 self._left = events[position:]
                 return
+
+    def _next_batch(self, until: float) -> list[tuple[int, int]]:
+        """The sockets that are ready. When many are, those whose peers have left are put aside: thousands of links that
+        are lost at once would keep all others waiting, some 10 µs for each."""
+        assert self._epoll is not None
+        while True:
+            events = self._epoll.poll(0, BATCH)
+            if len(events) <= CROWD:
+                return events
+            staying = [(fd, event) for fd, event in events if not (event & LEFT and self._put_aside(fd, event))]
+            if staying or len(events) < BATCH or self._clock() > until:
+                return staying
+
+    def _put_aside(self, fd: int, event: int) -> bool:
+        """Read a socket later, and let the kernel not report it until then. Returns False for a socket that cannot be
+        put aside, because it is not connected yet or no connection's."""
+        assert self._epoll is not None
+        polled = self._polled[fd]
+        if not isinstance(polled, PolledSocket):
+            return False
+        self._epoll.modify(fd, UNREPORTED)
+        if self._aside.get(fd) is not polled:
+            self._aside[fd] = polled
+            self._leaving.put(partial(self._read_aside, fd, polled, event), None)
+        return True
+
+    def _read_aside(self, fd: int, polled: PolledSocket, event: int, error: OSError | None) -> None:
+        if self._polled[fd] is not polled:
+            return  # it was closed meanwhile
+        del self._aside[fd]
+        try:
+            polled.ready(event)
+        except Exception:
+            self._failed(polled)
+        if self._epoll is not None and self._polled[fd] is polled and polled.watched_for:
+            self._epoll.modify(fd, _with_leaving(polled.watched_for))
 
     def _heat(self) -> None:
         """Let the event loop watch the socket that was ready alone, in place of the previous one, which is quiet now.
@@ -257,7 +300,7 @@ class Poller:
         assert self._epoll is not None
         self.hot = None
         self._loop.remove_reader(hot.fd)
-        self._epoll.modify(hot.fd, READABLE)
+        self._epoll.modify(hot.fd, READABLE | CLOSED_BY_PEER)
 
     def _wake_hot(self, hot: PolledSocket) -> None:
         self._streak = 0
@@ -280,23 +323,15 @@ class Poller:
                 return
         unflushed.clear()
 
-    def _call(self) -> None:
-        until = math.inf if self._closed else self._clock() + self._turn
-        ended = self._ended
-        while ended:
-            callback, error = ended.popleft()
-            try:
-                callback(error)
-            except Exception:
-                logger.exception("a connection could not be ended properly; the others continue")
-            if ended and self._clock() > until:
-                self._loop.call_soon(self._call)
-                return
-
     def _failed(self, polled: Polled) -> None:
         logger.exception("a connection failed and is dropped; the others continue")
         self.reading = None
         polled.abort()
+
+
+def _with_leaving(events: int) -> int:
+    """The same, and that the peer closes its half, if the socket is read."""
+    return events | CLOSED_BY_PEER if events & READABLE else events
 
 
 _NOBODY: Final = asyncio.Protocol()

@@ -148,6 +148,10 @@ class PolledSocket:
         return self._fd
 
     @property
+    def watched_for(self) -> int:
+        return self._events
+
+    @property
     def only_reads(self) -> bool:
         """Whether it waits for nothing but data."""
         return self._events == READABLE
