@@ -29,6 +29,8 @@ LATER_MS: Final = 60_000
 """When the command sweeper looks at a record that was opened again: long after its end was stored."""
 ASIDE_MS: Final = 600_000
 """How long the end of a command without a record waits for the node that accepted it, which may be frozen."""
+ASIDE_BYTES: Final = 1 << 20
+"""The size that is expected of what was set aside: it may be much more, so that no batch asks for two of them."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _END: Final = ("e", 5)
@@ -73,11 +75,12 @@ class Repairs:
         reply = self._store.run(lua.END_LOST, keys, args, priority=Priority.RESULTS)
         return Answer(reply, lambda answer: (integer(items(answer)[0]) == 1, integer(items(answer)[1]) > 0))
 
-    def reopen(self, command: str, agent: str) -> Answer[str]:
-        """Open the record of a command again that has ended as `record_lost`, to store how it ended: see
-        reopen_lost.lua."""
+    def reopen(self, step: EndStep) -> Answer[str]:
+        """Open the record of a command again that has ended as `record_lost`, to store how it ended, of which `step` is
+        a part: see reopen_lost.lua."""
+        command, memory = step.command, "" if isinstance(step, EndedStep) else step.memory
         keys = schema.cmd_key(command), schema.outcome_key(command), schema.deadlines_key(command_shard(command))
-        args = (agent, command, _encode(LOST), LATER_MS)
+        args = (step.agent, command, _encode(LOST), LATER_MS, memory)
         return Answer(self._store.run(lua.REOPEN_LOST, keys, args, priority=Priority.RESULTS), text)
 
     def set_aside(self, step: EndStep, *, first: bool) -> Answer[bool]:
@@ -90,7 +93,8 @@ class Repairs:
 
     def read_aside(self, command: str) -> Answer[list[EndStep]]:
         """The steps of a command that another node has set aside, in their order."""
-        reply = self._store.submit("LRANGE", schema.aside_key(command), 0, -1, priority=Priority.RESULTS)
+        key = schema.aside_key(command)
+        reply = self._store.submit("LRANGE", key, 0, -1, priority=Priority.RESULTS, expected=ASIDE_BYTES)
         return Answer(reply, lambda answer: [unpack_end(octets(step)) for step in items(answer)])
 
     def forget_aside(self, command: str) -> Answer[None]:

@@ -24,6 +24,7 @@ if row.state == 'queued' or row.state == 'sent' and row.attempt == 0 then -- an 
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row))
   return {'ok', string.format('%.0f', row.gen)}
 end
-if retry == 'safe' or row.attempt > attempt then return {'later'} end
+-- With no generation, it was opened again by a node that knows how it ended (reopen_lost.lua).
+if retry == 'safe' or row.attempt > attempt or row.gen == 0 then return {'later'} end
 finish_row(KEYS, ARGV[1], row, 'failed', ARGV[5], parse_sum(rec[2]), rec[3], 'outcome_unknown')
 return {'ended', rec[4]}

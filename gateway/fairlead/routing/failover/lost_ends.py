@@ -44,9 +44,7 @@ class LostEnds:
         opened, left = [], ends
         while left:
             gone = []
-            async for steps, why in map_bounded(
-                lambda steps: self._repairs.reopen(steps[0].command, steps[0].agent), left, AT_ONCE
-            ):
+            async for steps, why in map_bounded(lambda steps: self._repairs.reopen(steps[0]), left, AT_ONCE):
                 if why == "gone":
                     gone.append(steps)
                 elif why != "over":
