@@ -542,6 +542,52 @@ async def test_who_stays_does_not_wait_behind_a_crowd_that_leaves(bench: Bench) 
     await until(lambda: all(recorder.events == ["lost"] for _, recorder, _ in crowd))
 
 
+async def put_aside(bench: Bench) -> None:
+    """A turn has passed in which the poller was told of the crowd, and has read none of it."""
+    bench.step = module.TURN
+    async with asyncio.timeout(20):
+        while not bench.poller._aside:
+            await asyncio.sleep(0)
+    bench.step = 0.0
+
+
+async def test_a_crowd_whose_connections_were_reset_is_reported_once_more_at_most(bench: Bench) -> None:
+    """Each socket ends in its turn, and in between the kernel is asked for others and has none."""
+    crowd = [await bench.taken() for _ in range(BATCH)]
+    for transport, _, _ in crowd:
+        transport.write(b"never read")
+    for _, _, peer in crowd:
+        assert await asyncio.get_running_loop().sock_recv(peer, 5) == b"never"
+    for _, _, peer in crowd:
+        peer.close()  # with unread data, which resets the connection
+    bench.step = SPARE
+    polls: list[int] = []
+    real = bench.poller._epoll
+    assert real is not None
+    bench.poller._epoll = cast("select.epoll", Spied(real, polls))
+    async with asyncio.timeout(20):
+        while not all(recorder.events for _, recorder, _ in crowd):
+            await asyncio.sleep(0)
+    assert sum(polls) <= 2 * BATCH
+    assert not bench.poller._aside
+
+
+class Spied:
+    """An epoll that counts what it reports."""
+
+    def __init__(self, real: select.epoll, polls: list[int]) -> None:
+        self._real = real
+        self._polls = polls
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        found = self._real.poll(timeout, most)
+        self._polls.append(len(found))
+        return found
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+
 async def test_all_that_a_crowd_has_sent_before_it_leaves_is_read(bench: Bench) -> None:
     """Also what takes several reads, and what takes a socket that pauses its reading or is written to meanwhile."""
     size = 3 * module.MOST_READ
@@ -552,7 +598,7 @@ async def test_all_that_a_crowd_has_sent_before_it_leaves_is_read(bench: Bench) 
         await loop.sock_sendall(peer, bytes(size))
     for _, _, peer in crowd:
         peer.shutdown(socket.SHUT_WR)
-    await asyncio.sleep(0)  # they are put aside
+    await put_aside(bench)
     crowd[0][0].pause_reading()
     crowd[1][0].write(b"answer")
     assert await received(crowd[1][2], 6) == b"answer"
@@ -568,7 +614,7 @@ async def test_a_descriptor_that_was_put_aside_may_become_another_sockets(bench:
     crowd = [await bench.taken() for _ in range(BATCH)]
     for _, _, peer in crowd:
         peer.shutdown(socket.SHUT_WR)
-    await asyncio.sleep(0)
+    await put_aside(bench)
     for transport, _, _ in crowd:
         transport.abort()
     others = [await bench.taken() for _ in range(BATCH)]

@@ -31,11 +31,14 @@ class LeavingQueue:
         self._turn = turn
         self._calls: deque[tuple[Callable[[OSError | None], None], OSError | None, float]] = deque()
         """What to call, with what, and since when it waits."""
+        self._scheduled = False
+        """Whether a later turn makes calls."""
         self._closed = False
 
     def put(self, callback: Callable[[OSError | None], None], error: OSError | None) -> None:
         """Call it in a later turn of the event loop."""
-        if not self._calls:
+        if not self._scheduled:
+            self._scheduled = True
             asyncio.get_running_loop().call_soon(self._call)
         self._calls.append((callback, error, self._clock()))
 
@@ -45,7 +48,7 @@ class LeavingQueue:
 
     def _call(self) -> None:
         calls, now = self._calls, self._clock()
-        late = bool(calls) and calls[0][2] < now - LATE
+        late = calls[0][2] < now - LATE
         until = math.inf if self._closed else now + (self._turn if late else min(SPARE, self._turn))
         while calls:
             callback, error, _ = calls.popleft()
@@ -56,3 +59,4 @@ class LeavingQueue:
             if calls and self._clock() > until:
                 asyncio.get_running_loop().call_soon(self._call)
                 return
+        self._scheduled = False

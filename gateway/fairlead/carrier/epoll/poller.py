@@ -41,10 +41,12 @@ CROWD: Final = 32
 """The most sockets of a batch that are served in their order. In a larger one, those whose peers have left are last."""
 CLOSED_BY_PEER: Final = 0x2000
 """EPOLLRDHUP of Linux."""
-LEFT: Final = 0x8 | 0x10 | CLOSED_BY_PEER
+RESET: Final = 0x8 | 0x10
+"""EPOLLERR and EPOLLHUP, which are reported whatever a socket is watched for."""
+LEFT: Final = RESET | CLOSED_BY_PEER
 """EPOLLERR, EPOLLHUP and EPOLLRDHUP: one is set when a peer has closed or reset its connection."""
 UNREPORTED: Final = 1 << 30
-"""EPOLLONESHOT. A socket that is watched for nothing else is reported at most once more, after a reset."""
+"""EPOLLONESHOT. A socket that is watched for nothing else is reported once more if it was reset, and otherwise not."""
 TURN: Final = 0.002
 """Seconds after which control returns to the event loop, with the rest of the batch to be done in its next turn."""
 
@@ -167,6 +169,7 @@ class Poller:
     def remove(self, fd: int, events: int) -> None:
         """Stop watching a socket, which its owner then closes."""
         polled, self._polled[fd] = self._polled[fd], None
+        self._aside.pop(fd, None)
         if polled is self.hot is not None:
             self.hot = None
             self._loop.remove_reader(fd)
@@ -259,14 +262,16 @@ class Poller:
         polled = self._polled[fd]
         if not isinstance(polled, PolledSocket):
             return False
-        self._epoll.modify(fd, UNREPORTED)
         if self._aside.get(fd) is not polled:
             self._aside[fd] = polled
             self._leaving.put(partial(self._read_aside, fd, polled, event), None)
+        elif not event & ~RESET:
+            return True  # once more, after a reset: to modify it again would have it reported for ever
+        self._epoll.modify(fd, UNREPORTED)
         return True
 
     def _read_aside(self, fd: int, polled: PolledSocket, event: int, error: OSError | None) -> None:
-        if self._polled[fd] is not polled:
+        if self._aside.get(fd) is not polled:
             return  # it was closed meanwhile
         del self._aside[fd]
         try:
