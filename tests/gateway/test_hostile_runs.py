@@ -55,8 +55,8 @@ async def begin(api: GatewayApi) -> str:
 
 async def test_one_tenant_does_not_take_all_places_for_runs(tenants: Tenants) -> None:
     answers: Counter[int] = Counter()
-    for _ in range(ASKED // 10):
-        posts = [tenants.attacker.boss.http.post("/v1/runs", json=ENDLESS) for _ in range(10)]
+    for _ in range(2):  # many at once: what has not begun yet counts, too
+        posts = [tenants.attacker.boss.http.post("/v1/runs", json=ENDLESS) for _ in range(ASKED // 2)]
         answers.update([answer.status_code for answer in await asyncio.gather(*posts)])
     assert set(answers) == {202, 503}, "it takes what is free, and no more than its share"
     for _ in range(5):
@@ -66,14 +66,15 @@ async def test_one_tenant_does_not_take_all_places_for_runs(tenants: Tenants) ->
 async def test_one_tenant_does_not_take_all_places_for_readers_of_runs(tenants: Tenants) -> None:
     theirs, ours = await begin(tenants.attacker.boss), await begin(tenants.victim.boss)
     path, following = f"/v1/runs/{theirs}/results", {"follow": "true", "progress": "true"}
-    answers: Counter[int] = Counter()
     async with AsyncExitStack() as stack:
-        for _ in range(ASKED):
+
+        async def is_read() -> bool:
             stream = tenants.attacker.boss.http.stream("GET", path, params=following)
             answer = await stack.enter_async_context(stream)
-            answers[answer.status_code] += 1
-            if answer.status_code == 200:
-                await anext(answer.aiter_lines())  # the reader is there
-        assert set(answers) == {200, 503}
+            return answer.status_code == 200 and "error" not in await anext(answer.aiter_lines())
+
+        for _ in range(2):
+            answers = await asyncio.gather(*(is_read() for _ in range(ASKED // 2)))
+        assert not all(answers)
         stream = tenants.victim.boss.http.stream("GET", f"/v1/runs/{ours}/results", params=following)
         assert (await stack.enter_async_context(stream)).status_code == 200

@@ -11,12 +11,14 @@ import asyncio
 import logging
 import random
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from fairlead.bus.doorbell import ResultsAdded
 from fairlead.errors import BusUnavailable, FairleadError, Unavailable
 from fairlead.fleet.node_table import choose
-from fairlead.fleet.runs.run_record import OwnedRun, RunRow
+from fairlead.fleet.runs.run_record import OwnedRun, RunGroup, RunRow
 from fairlead.fleet.runs.runs import TakenRun
 from fairlead.routing.runs.run_driver import RunDriver, RunServices
 from fairlead.routing.runs.run_plan import RunPlan, lost_step
@@ -44,6 +46,8 @@ class RunKeeper:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._tenants: dict[str, str] = {}
         """The tenant of each run that is driven here."""
+        self._beginning: Counter[str] = Counter()
+        """The number of runs of each tenant that are about to begin here."""
         self._ended_targets = self._ended_runs = self._taken_over = 0
         metrics.add_gauge("fairlead_runs_driven", "Runs that this node owns", lambda: len(self._drivers))
         metrics.add_counter("fairlead_runs_ended_total", "Runs that ended on this node", lambda: self._ended_runs)
@@ -54,14 +58,20 @@ class RunKeeper:
             lambda: self._ended_targets + sum(driver.ended_targets for driver in self._drivers.values()),
         )
 
-    def check_room(self, tenant: str) -> None:
-        """Raises Unavailable if this node drives as many runs as it can, or as many of this tenant as are its share: a
-        run may last a week, and need no agent."""
-        if not has_place(tenant, Counter(self._tenants.values()), DRIVEN):
+    @contextmanager
+    def place(self, tenant: str) -> Iterator[None]:
+        """A place for a run that is about to begin here. Raises Unavailable if this node drives as many runs as it can,
+        or as many of this tenant as are its share: a run may last a week, and need no agent."""
+        if not has_place(tenant, Counter(self._tenants.values()) + self._beginning, DRIVEN):
             raise Unavailable(
                 f"this node drives {len(self._drivers)} runs, which is the most (of one tenant): wait for one to end, "
                 "or cancel one"
             )
+        self._beginning[tenant] += 1
+        try:
+            yield
+        finally:
+            self._beginning -= Counter([tenant])  # and forget a tenant that begins none
 
     def begin(self, run: OwnedRun, plan: RunPlan) -> None:
         """Drive a run that belongs to this node."""
@@ -130,7 +140,7 @@ class RunKeeper:
             return
         agents, states, groups = await runs.agents(run), await runs.states(run), await runs.groups(run)
         if len(agents) != row.targets or len(states) != row.targets:
-            await self._end_lost(row, taken)
+            await self._end_lost(row, taken, groups)
             return
         stale = self._services.membership.now() - taken.idle_since > self._services.commands.retention_ms // 2
         owned = OwnedRun(run, row.terms, payload, agents, taken.gen, taken.until, row.seq, stale)
@@ -139,12 +149,12 @@ class RunKeeper:
         plan = RunPlan(row.terms.pace, states, row.state, row.reason, groups, late=row.terms.late)
         self.begin(owned, plan)
 
-    async def _end_lost(self, row: RunRow, taken: TakenRun) -> None:
+    async def _end_lost(self, row: RunRow, taken: TakenRun, groups: Sequence[RunGroup]) -> None:
         """End a run that nobody can drive any more, because Redis has lost some of its targets."""
         services = self._services
         logger.error("run %s lacks some of its targets in Redis: it is aborted", row.id)
         kept = services.commands.retention_ms
-        answer = await services.runs.step(row.id, taken.gen, row.seq + 1, kept, lost_step(row), ())
+        answer = await services.runs.step(row.id, taken.gen, row.seq + 1, kept, lost_step(row, groups), ())
         for lease in answer.followers:
             services.inbox.ring(lease, (ResultsAdded(row.id),))
         services.tenants.run_ended(row.terms.tenant, row.id)

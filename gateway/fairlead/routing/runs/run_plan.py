@@ -8,6 +8,7 @@ one would have.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 from fairlead.fleet.runs.run_record import (
@@ -261,9 +262,9 @@ class RunPlan:
         self._changed_groups[key] = group
 
 
-def lost_step(row: RunRow) -> RunStep:
+def lost_step(row: RunRow, known: Sequence[RunGroup]) -> RunStep:
     """The last step of a run of which Redis has lost parts: what has ended stays, what was under way is given up, since
-    nobody knows which targets that were, and nothing more starts."""
+    nobody knows which targets that were, and nothing more starts. `known` are its groups."""
     counts = dict(row.counts)
     under_way = sum(counts.pop(state, 0) for state in (RunTargetState.STARTED, RunTargetState.QUEUED))
     waiting = counts.pop(RunTargetState.WAITING, 0)
@@ -271,7 +272,9 @@ def lost_step(row: RunRow) -> RunStep:
     for state, count in ((failed, under_way), (never, waiting)):
         if count:
             counts[state] = counts.get(state, 0) + count
-    groups = [RunGroup(failed, "record_lost", "", under_way, [])] if under_way else []
+    lost = RunGroup(failed, "record_lost", "", 0, [])
+    lost = next((one for one in known if (one.state, one.code, one.digest) == (lost.state, lost.code, "")), lost)
+    groups = [RunGroup(failed, lost.code, "", lost.count + under_way, lost.first)] if under_way else []
     return RunStep(
         0, (), (), (), groups, row.state if row.state.stopped else RunState.ABORTED, counts,
         "Redis has lost parts of this run: commands that were under way end by themselves, and no more start", False,

@@ -111,16 +111,15 @@ class RunResults:
     async def check(self, row: RunRow, offset: int) -> None:
         """Raise what `read` would raise at once, before any of the response is sent; and NodeBusy if this node has as
         many readers as it takes, or the tenant its share."""
-        if not has_place(row.terms.tenant, self._readers, READERS):
-            count = self._readers.total()
-            raise NodeBusy(f"this node serves {count} readers of runs, the maximum: use another node, or close one")
+        self._check_place(row.terms.tenant)
         _checked(row.id, offset, await self._runs.follow(row.id, offset))
 
     async def read(self, row: RunRow, offset: int, follow: bool, with_output: bool) -> AsyncGenerator[RunUpdate]:
         """Yield results from `offset` on, until the run has ended; without `follow`, until they end now. With
         `with_output`, it reads what the targets returned.
 
-        An update without results only tells the state. Raises InvalidRequest, RecordLost and BusUnavailable.
+        An update without results only tells the state. Raises InvalidRequest, RecordLost, BusUnavailable,
+        and NodeBusy if others have come since `check`.
         """
         agents = _Agents(self._runs, row.id)
         lease = self._membership.lease if follow else ""
@@ -147,8 +146,14 @@ class RunResults:
                 if offset == page.total:
                     await follower.wait(POLL_INTERVAL)
 
+    def _check_place(self, tenant: str) -> None:
+        if not has_place(tenant, self._readers, READERS):
+            count = self._readers.total()
+            raise NodeBusy(f"this node serves {count} readers of runs, the maximum: use another node, or close one")
+
     @contextmanager
     def _counted(self, tenant: str) -> Iterator[None]:
+        self._check_place(tenant)
         self._readers[tenant] += 1
         try:
             yield

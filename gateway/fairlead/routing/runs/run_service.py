@@ -80,9 +80,21 @@ class RunService:
         Raises IdempotencyConflict, RecordExpired, QuotaExceeded, Unavailable, StoreFull and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which some node may drive the run.
         """
-        self._keeper.check_room(terms.tenant)
-        self._memory.check_command(len(payload))
-        self._membership.check_alive("it does not know which agents are linked")
+        with self._keeper.place(terms.tenant):
+            self._memory.check_command(len(payload))
+            self._membership.check_alive("it does not know which agents are linked")
+            return await self._begin(terms, payload, agents, key, permit, chosen)
+
+    async def _begin(
+        self,
+        terms: RunTerms,
+        payload: bytes,
+        agents: Sequence[str],
+        key: tuple[str, str],
+        permit: Callable[[str], Awaitable[None]],
+        chosen: str,
+    ) -> tuple[str, bool]:
+        """See `submit`."""
         run = chosen or uuid7(self.now, random.randbytes(10))
         if chosen:
             await self._gate.wait_settled_for(run_key(run))  # the post may repeat one that a failover has lost

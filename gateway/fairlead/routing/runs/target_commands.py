@@ -163,8 +163,8 @@ class TargetCommands:
     def _accept(self, run: OwnedRun, record: NewRecord, valid: int, *, unknown: bool = False) -> Answer[Acceptance]:
         due_at = min(record.created + RING_AGAIN_MS, record.hold_until)
         # The command of an agent that may be waited for is queued from the start: an offer to a node that has just died
-        # would leave it in doubt whether it ran.
-        offer = not run.terms.queue and fits_doorbell(record)
+        # would leave it in doubt whether it ran. That of an agent without a row is for nobody yet.
+        offer = not unknown and not run.terms.queue and fits_doorbell(record)
         return self._records.accept(record, due_at, valid, ENDS_ONLY + self._membership.lease, unknown, offer)
 
     async def _unknown(self, run: OwnedRun, record: NewRecord, valid: int, started: StartedCommands) -> None:

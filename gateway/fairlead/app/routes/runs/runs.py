@@ -105,7 +105,7 @@ class RunRoutes:
     async def resume(self, request: Request) -> Response:
         """What goes on by itself needs no right that was taken away since; whoever has it go on needs it."""
         row = await self._row(request, Verb.CANCEL)
-        if row.state is RunState.PAUSED:
+        if row.state is RunState.PAUSED or row.wish == "pause":
             await self._require_waiting(caller(request), row)
         return await self._ask(request, "resume")
 
