@@ -3,6 +3,7 @@ trusted: schedules, runs that agents join, and approvals."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,13 @@ def rename_issuer(issuer: Issuer, file: Path) -> None:
     file.write_text(file.read_text().replace("[issuers.company]", "[issuers.other]"))
 
 
+async def distrusted(gateway: GatewayProcess, distrust: Any, issuer: Issuer, folder: Path) -> None:
+    """The node has read another file of issuers."""
+    assert "the file of issuers" not in gateway.log()
+    distrust(issuer, folder / "issuers.toml")
+    await until(lambda: "read the file of issuers" in gateway.log())
+
+
 DISTRUST = pytest.mark.parametrize("distrust", [refuse_key, remove_issuer, rename_issuer])
 
 
@@ -76,6 +84,14 @@ async def is_gone(api: GatewayApi) -> bool:
     """Whether nobody is a user of `company` with this JWT any more."""
     answer = await api.http.get("/v1/auth/whoami")
     return answer.status_code in (401, 403, 429) or not answer.json()["subject"].startswith("user:company:")
+
+
+async def rotate(issuer: Issuer, gateway: GatewayProcess, api_of: MakeGatewayApi) -> None:
+    """The issuer signs with another key, and the node knows it and knows the first one no longer."""
+    issuer.rotate("second")
+    async with asyncio.timeout(90):
+        while (await as_caller(api_of, gateway, issuer.token()).http.get("/v1/auth/whoami")).status_code != 200:
+            await asyncio.sleep(1)  # it looks for new keys once in some seconds
 
 
 async def answer(agent: ScriptedAgent) -> str:
@@ -108,11 +124,11 @@ async def test_a_schedule_of_somebody_whose_issuer_or_key_is_refused_begins_noth
     async def ended_as(wanted: str) -> bool:
         return bool(await outcome(api, id) == wanted)
 
-    issuer.rotate("second")  # a key that the issuer signs with no longer ends nothing that was begun in good faith
+    await rotate(issuer, gateway, api_of)  # that ends nothing which was begun in good faith
+    assert await is_gone(anna), "a key that the issuer signs with no longer"
     await due("started")
     await answer(agent)
-    distrust(issuer, tmp_path / "issuers.toml")
-    await until(lambda: is_gone(anna))
+    await distrusted(gateway, distrust, issuer, tmp_path)
     await due("forbidden")
     marker = await api.start(agent.agent)
     assert (await agent.expect(Cmd)).id == marker, "nothing else has reached the agent"
@@ -161,8 +177,7 @@ async def test_an_approval_by_somebody_whose_issuer_or_key_is_refused_is_worthle
         return {"json": body, "params": {"approval": asked}}
 
     first, second = await approved(1), await approved(2)
-    issuer.rotate("second")
+    await rotate(issuer, gateway, api_of)
     assert (await caller.http.post("/v1/commands", **first)).status_code == 202
-    distrust(issuer, tmp_path / "issuers.toml")
-    await until(lambda: is_gone(bert))
+    await distrusted(gateway, distrust, issuer, tmp_path)
     assert "may no longer do so" in denied(await caller.http.post("/v1/commands", **second))

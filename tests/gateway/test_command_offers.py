@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -48,6 +49,10 @@ class TwoNodes:
         self.holder, self.caller, self.api, self.store = holder, caller, api, store
 
 
+QUICK = 1.0
+"""Seconds in which an offer that is good for 2 s surely reaches its agent. On a busy machine it takes another post."""
+
+
 @pytest.fixture
 async def nodes(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, redis_of: RedisOf
@@ -62,8 +67,13 @@ async def test_a_small_command_is_sent_without_asking_redis(
 ) -> None:
     peer = await dial(nodes.holder)
     welcome = await peer.greet()
-    command = await nodes.api.start(peer.agent, payload={"x": "y" * size}, deadline=50)
-    sent = await peer.command()
+    for _ in range(20):
+        began = time.monotonic()
+        command = await nodes.api.start(peer.agent, payload={"x": "y" * size}, deadline=50)
+        sent = await peer.command()
+        if not offered or time.monotonic() - began < QUICK:
+            break
+        await finish(peer, command)
     assert (sent.id, sent.attempt, sent.method, len(sent.payload)) == (command, 1, "work", size + 8)
     assert 40_000 < sent.deadline <= 50_000
     row = f"sent|{welcome.gen}|0|{0 if offered else 1}|boot-1"
@@ -82,9 +92,14 @@ async def test_a_command_of_a_run_is_offered_unless_it_may_wait_for_its_agent(
 ) -> None:
     peer = await dial(nodes.holder)
     welcome = await peer.greet()
-    posted = await nodes.api.http.post("/v1/runs", json={"agents": [peer.agent], "method": "work", **more})
-    assert posted.status_code == 202, posted.text
-    sent = await peer.command()
+    for _ in range(20):
+        began = time.monotonic()
+        posted = await nodes.api.http.post("/v1/runs", json={"agents": [peer.agent], "method": "work", **more})
+        assert posted.status_code == 202, posted.text
+        sent = await peer.command()
+        if attempt or time.monotonic() - began < QUICK:
+            break
+        await finish(peer, sent.id)
     assert (sent.attempt, sent.method, sent.lane) == (1, "work", "bulk")
     assert await row_of(nodes.store, sent.id, peer.agent) == f"sent|{welcome.gen}|0|{attempt}|boot-1"
     await finish(peer, sent.id)

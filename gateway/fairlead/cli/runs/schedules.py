@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import IO, TYPE_CHECKING, Unpack
 
 import click
@@ -109,18 +110,30 @@ def rm(api: str, token: str | None, wanted: tuple[str, ...]) -> None:
 
     async def remove(client: Client) -> None:
         known = await client.schedules.list()
-        for one in [_chosen(one, known) for one in dict.fromkeys(wanted)]:
-            await client.schedules.remove(one.id)
-            click.echo(f"removed {one.name} ({one.id})")
+        for id, shown in [_chosen(one, known) for one in dict.fromkeys(wanted)]:
+            await client.schedules.remove(id)
+            click.echo(f"removed {shown}")
 
     call_api(api, token, remove)
 
 
-def _chosen(wanted: str, known: list[ScheduleInfo]) -> ScheduleInfo:
+def _chosen(wanted: str, known: list[ScheduleInfo]) -> tuple[str, str]:
+    """The id of the schedule, and how it is shown. An id that is not `known` may be of one that the caller may remove
+    and not see."""
     found = [one for one in known if wanted == one.id] or [one for one in known if wanted == one.name]
+    if not found and _is_id(wanted):
+        return wanted, wanted
     if not found:
         raise click.UsageError(f"there is no schedule {wanted!r}: `fairlead schedules ls` lists all")
     if len(found) > 1:
         ids = ", ".join(one.id for one in found)
         raise click.UsageError(f"{len(found)} schedules have the name {wanted!r}: name one by its id: {ids}")
-    return found[0]
+    return found[0].id, f"{found[0].name} ({found[0].id})"
+
+
+def _is_id(given: str) -> bool:
+    try:
+        uuid.UUID(given)
+    except ValueError:
+        return False
+    return True
