@@ -2,9 +2,9 @@
 
 `fairlead serve --workers` behind one port, a Valkey of its own, and `fairlead swarm` at the other end: real processes,
 real sockets, all on the loopback. So the kernel holds both ends of each connection, which the figures say. Valkey,
-which usually has a machine of its own, has precedence over all others (nice 19): otherwise a hundred workers and agents
-that want the two cores at once would leave it a hundredth of them. Memory is what is there with the agents minus what
-was there without; CPU is the scheduler's count; commands are posted while all are held. With `--storm 10`, ten of a
+which usually has a machine of its own, has precedence over all others (they have nice 19, and it is favoured among the
+sessions that Linux shares the CPU between, which takes root): otherwise a hundred workers and agents that want the two
+cores at once would leave it a hundredth of them. Memory is what is there with the agents minus what was there without; CPU is the scheduler's count; commands are posted while all are held. With `--storm 10`, ten of a
 hundred agents drop their links as soon as all are held, and the figures begin when they are back. In the end all leave.
 
 The default is small. An agent takes some 14 KB here, of which the kernel has 10 for both ends of its connection:
@@ -249,11 +249,23 @@ def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
+def favour(pid: int) -> None:
+    """Give the session of this process the CPU before others. With sched_autogroup, Linux shares the CPU between
+    sessions, and the nice values of their processes mean nothing to others."""
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        try:
+            group.write_text("-19")
+        except OSError:
+            print_progress("only root can favour Valkey: it may be too slow to hold a great many agents")
+
+
 async def hold(given: argparse.Namespace, folder: Path) -> dict[str, object]:
     watched, count = given.watched, given.commands
     async with AsyncExitStack() as stack:
         valkey = await stack.enter_async_context(EmbeddedValkey(folder / "valkey"))
         os.nice(19)  # for this process and all that it starts from here on
+        favour(valkey.pid)
         store = Pipeliner(valkey.url)
         store.start()
         stack.push_async_callback(store.aclose)
