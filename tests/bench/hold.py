@@ -4,8 +4,9 @@
 real sockets, all on the loopback. So the kernel holds both ends of each connection, which the figures say. Valkey,
 which usually has a machine of its own, has precedence over all others (they have nice 19, and it is favoured among the
 sessions that Linux shares the CPU between, which takes root): otherwise a hundred workers and agents that want the two
-cores at once would leave it a hundredth of them. Memory is what is there with the agents minus what was there without; CPU is the scheduler's count; commands are posted while all are held. With `--storm 10`, ten of a
-hundred agents drop their links as soon as all are held, and the figures begin when they are back. In the end all leave.
+cores at once would leave it a hundredth of them. Memory is what is there with the agents minus what was there without;
+CPU is the scheduler's count; commands are posted while all are held. With `--storm 10`, ten of a hundred agents drop
+their links as soon as all are held, and the figures begin when they are back. In the end all leave.
 
 The default is small. An agent takes some 14 KB here, of which the kernel has 10 for both ends of its connection:
 `--agents 200000` takes some 4 GB and ten minutes, and a million 14 GB, 61 workers and as many processes of the swarm:
