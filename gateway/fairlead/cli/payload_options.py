@@ -126,7 +126,7 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
 
 
 def check_input(method: str, payload: object, sends: bool, agent: str, *, unchecked: bool) -> None:
-    """Raises UsageError if the method waits for an input and there is none."""
+    """Raises UsageError if the method needs an input and the caller gives none."""
     from fairlead.methods.library import LIBRARY
 
     known = LIBRARY.get(method)
