@@ -42,10 +42,10 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 from bench.api import round_trips
-from bench.hold_usage import Growth, HoldScene
+from bench.hold_usage import Growth, HoldScene, memory_rows
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
-from bench.probe import children, cpu_us, memory, open_files
+from bench.probe import children, cpu_us, memory, open_files, set_autogroup
 
 EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and a worker that is restarted meanwhile
@@ -250,23 +250,13 @@ def merged(reports: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def favour(pid: int) -> None:
-    """Give the session of this process the CPU before others. With sched_autogroup, Linux shares the CPU between
-    sessions, and the nice values of their processes mean nothing to others."""
-    group = Path(f"/proc/{pid}/autogroup")
-    if group.exists():
-        try:
-            group.write_text("-19")
-        except OSError:
-            print_progress("only root can favour Valkey: it may be too slow to hold a great many agents")
-
-
 async def hold(given: argparse.Namespace, folder: Path) -> dict[str, object]:
     watched, count = given.watched, given.commands
     async with AsyncExitStack() as stack:
         valkey = await stack.enter_async_context(EmbeddedValkey(folder / "valkey"))
         os.nice(19)  # for this process and all that it starts from here on
-        favour(valkey.pid)
+        if not set_autogroup(valkey.pid, -19):
+            print_progress("only root can favour Valkey: it may be too slow to hold a great many agents")
         store = Pipeliner(valkey.url)
         store.start()
         stack.push_async_callback(store.aclose)
@@ -320,29 +310,8 @@ async def hold(given: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def show(f: dict[str, Any]) -> None:
-    before, held, ended, killed = f["before"], f["held"], f["swarm"], f["killed"]
-    agents = f["agents"]
-
-    def grown(key: str) -> list[str]:
-        size = held[key] - before[key]
-        return [f"{size / 2**20:,.0f}", f"{size / agents:,.0f}"]
-
-    own = f["swarm_bytes"]
-    table(
-        [f"{agents:,} agents held on {f['workers']} workers", "MiB", "bytes each"],
-        [
-            ["nodes, PSS", *grown("nodes_pss")],
-            ["nodes, USS", *grown("nodes_uss")],
-            ["nodes, RSS", *grown("nodes_rss")],
-            ["Valkey, used_memory", *grown("valkey_used")],
-            ["Valkey, PSS", *grown("valkey_pss")],
-            ["swarm, USS", f"{own / 2**20:,.0f}", f"{own / agents:,.0f}"],
-            ["kernel, slab (both ends of each connection)", *grown("slab")],
-            ["kernel, TCP buffers", *grown("sockets")],
-            ["MemAvailable, less by", f"{(before['available'] - held['available']) / 2**20:,.0f}",
-             f"{(before['available'] - held['available']) / agents:,.0f}"],
-        ],
-    )  # fmt: skip
+    agents, ended, killed = f["agents"], f["swarm"], f["killed"]
+    table([f"{agents:,} agents held on {f['workers']} workers", "MiB", "bytes each"], memory_rows(f))
     links = f["links"]
     connect, rtt = ended["connect"]["welcome"], ended["heartbeats"]["rtt"]
     table(

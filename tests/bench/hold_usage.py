@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fairlead.fleet.schema import index_key
 from fairlead.shards import SHARDS
@@ -102,3 +103,26 @@ def sockets() -> int:
     """Bytes of buffers of all TCP sockets."""
     line = next(line for line in Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:"))
     return int(line.split()[line.split().index("mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def memory_rows(figures: dict[str, Any]) -> list[list[str]]:
+    """Whose memory the agents of a result of `bench.hold` take: a name, MiB, and bytes for each agent."""
+    before, held, agents, swarm = figures["before"], figures["held"], figures["agents"], figures["swarm_bytes"]
+
+    def row(name: str, size: float) -> list[str]:
+        return [name, f"{size / 2**20:,.0f}", f"{size / agents:,.0f}"]
+
+    def grown(name: str, key: str) -> list[str]:
+        return row(name, held[key] - before[key])
+
+    return [
+        grown("nodes, PSS", "nodes_pss"),
+        grown("nodes, USS", "nodes_uss"),
+        grown("nodes, RSS", "nodes_rss"),
+        grown("Valkey, used_memory", "valkey_used"),
+        grown("Valkey, PSS", "valkey_pss"),
+        row("swarm, USS", swarm),
+        grown("kernel, slab (both ends of each connection)", "slab"),
+        grown("kernel, TCP buffers", "sockets"),
+        row("MemAvailable, less by", before["available"] - held["available"]),
+    ]

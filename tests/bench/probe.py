@@ -83,6 +83,18 @@ def pin(pid: int, core: int) -> None:
         os.sched_setaffinity(pid, {core})
 
 
+def set_autogroup(pid: int, nice: int) -> bool:
+    """Set the nice value of the session of this process; False if only root could. With sched_autogroup, Linux shares
+    the CPU between sessions, and the nice values of their processes mean nothing to other sessions."""
+    group = Path(f"/proc/{pid}/autogroup")
+    try:
+        if group.exists():
+            group.write_text(str(nice))
+    except OSError:
+        return False
+    return True
+
+
 def cpu_us(pid: int) -> float:
     """CPU time of all threads so far, in microseconds (the scheduler's own count, in nanoseconds)."""
     total = 0

@@ -41,7 +41,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from bench.api import ApiConnection
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
-from bench.probe import children, cpu_us, pin
+from bench.probe import children, cpu_us, pin, set_autogroup
 
 PORTS = 6_500
 """Connections from one source address (see `bench.hold`)."""
@@ -89,6 +89,7 @@ class StormSwarm:
                 ],
                 stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             )  # fmt: skip
+        self._nice = nice
         if nice:
             os.sched_setscheduler(self._process.pid, os.SCHED_OTHER, os.sched_param(0))
 
@@ -97,7 +98,10 @@ class StormSwarm:
         """Whether all agents have been linked. A storm begins in this moment."""
         if self._process.poll() is not None:
             raise SystemExit(f"the swarm has ended:\n{self._err.read_text()[-2000:]}")
-        return "holding:" in self._err.read_text()
+        if held := "holding:" in self._err.read_text():
+            for pid in children(self._process.pid):
+                set_autogroup(pid, self._nice)  # each has a session of its own, where nice alone does nothing
+        return held
 
     async def holding(self) -> None:
         async with asyncio.timeout(LIMIT):

@@ -50,7 +50,7 @@ RUNS = (
     Run(
         "hold", "agents held", "bench.hold", 8,
         {
-            "full": ["--agents", "200000", "--rate", "1500"],
+            "full": ["--agents", "200000", "--rate", "1500", "--killed", "10"],
             "quick": ["--agents", "5000", "--rate", "500", "--watched", "10"],
             "smoke": ["--agents", "60", "--watched", "1", "--commands", "100"],
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from bench.hold_usage import memory_rows
 from bench.market.run import LABELS as MARKET_LABELS
 from bench.output import markdown
 from bench.peers.catalogue import LABELS
@@ -115,18 +116,30 @@ def workers(figures: dict[str, Any]) -> str:
 
 
 def hold(figures: dict[str, Any]) -> str:
-    linked = figures["swarm"]["linked"]
-    rows = [
-        [f"{run['in_flight']}", f"{run['count']:,}", f"{run['p50_ms']:.1f}", f"{run['p99_ms']:.1f}"]
-        for run in figures["commands"]
-    ]
-    counts = figures["links"]
-    text = (
-        f"### Agents held\n\n{linked:,} registered agents on {len(counts)} workers ({min(counts):,.0f} to "
-        f"{max(counts):,.0f} links "
-        "each), both ends on this machine, and commands meanwhile:"
+    linked, counts, killed = figures["swarm"]["linked"], figures["links"], figures["killed"]
+    lost = (
+        (
+            f" In the end, workers with {killed['lost']:,} links were killed at once: after {killed['back_s']:.0f} s all "
+            f"agents but {killed['missing']:,.0f} were linked again."
+        )
+        if killed
+        else ""
     )
-    return text + "\n\n" + markdown(["in flight", "commands", "p50 ms", "p99 ms"], rows)
+    runs = [
+        [f"{run['in_flight']}", f"{run['count']:,}", f"{run['p50_ms']:.1f}", f"{run['p99_ms']:.1f}",
+         number(run["nodes_us"]), number(run["valkey_us"])]
+        for run in figures["commands"]
+    ]  # fmt: skip
+    return "\n\n".join((
+        f"### Agents held\n\n{linked:,} registered agents on {len(counts)} workers ({min(counts):,.0f} to "
+        f"{max(counts):,.0f} links each), both ends on this machine. They came at "
+        f"{figures['agents'] / figures['set_up_s']:,.0f} a second, and while they are idle, nodes, Valkey and the "
+        f"agents' processes use {figures['idle_cores']:.2f}, {figures['idle_valkey_cores']:.2f} and "
+        f"{figures['idle_swarm_cores']:.2f} cores.{lost}",
+        markdown(["memory", "MiB", "bytes each"], memory_rows(figures)),
+        "Commands meanwhile:",
+        markdown(["in flight", "commands", "p50 ms", "p99 ms", "nodes CPU µs", "Valkey CPU µs"], runs),
+    ))  # fmt: skip
 
 
 def market(figures: dict[str, Any]) -> str:
