@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
+import pytest
+
+from fairlead.carrier.reading.scheduler import SLICE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.wire.messages import Ack, End, Event, Hb, Rx
+from fairlead.wire.messages import Ack, Chunk, End, Event, Hb, Rx
 
 from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
@@ -55,6 +59,34 @@ async def test_commands_are_not_delayed_by_a_flood_of_heartbeats(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("kind", ["empty chunks", "acks"])
+async def test_an_open_command_is_no_way_around_the_budget(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, kind: str
+) -> None:
+    """No credit bounds chunks without octets, nor a second ack: they are read as heartbeats are."""
+    rate, count = 20, 3_000
+    gateway = make_gateway(own_valkey.url, "--message-rate", str(rate))
+    api, flooder = api_of(gateway), await dial(gateway)
+    await flooder.greet()
+    command = await api.start(flooder.agent)
+    await flooder.command()
+    many = [Ack(id=command) if kind == "acks" else Chunk(id=command, n=n, kind="k", payload=b"") for n in range(count)]
+    began = time.monotonic()
+    sending = asyncio.create_task(flooder.send(*many))
+    stored = 0
+    try:
+        async with asyncio.timeout(5):
+            while stored < count:
+                stored = (await flooder.expect(Rx)).s
+    except TimeoutError:
+        pass
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    burst, slices = 10 * rate, 2 * SLICE
+    assert 0 < stored <= burst + rate * (time.monotonic() - began + 1) + slices
 
 
 async def test_messages_waiting_for_redis_share_a_limit_for_all_links(

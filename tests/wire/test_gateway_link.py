@@ -51,7 +51,7 @@ def link() -> GatewayLink:
     return link_in(LinkPhase.READY, 100)
 
 
-def chunk(n: int, size: int = 0, id: str = "A") -> Chunk:
+def chunk(n: int, size: int = 1, id: str = "A") -> Chunk:
     return Chunk(id=id, n=n, kind="stdout", payload=bytes(size))
 
 
@@ -66,7 +66,7 @@ TABLE: dict[LinkPhase, list[Action | None]] = {
     LinkPhase.GREETING: [CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE, BREAK],
     LinkPhase.CLAIMING: [BREAK, ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE, BREAK],
     LinkPhase.READY: [
-        BREAK, ANSWER, STORE, STORE, STORE, GRANT, STORE, STORE, IGNORE, LEAVE,
+        BREAK, ANSWER, STORE, Action.STORE_UNASKED, STORE, GRANT, STORE, STORE, IGNORE, LEAVE,
         IGNORE, Action.CHANGE,
     ],
     LinkPhase.CLOSED: [Action.IGNORE] * len(ALL),
@@ -142,6 +142,16 @@ def test_messages_of_no_open_stream_are_counted_and_skipped(link: GatewayLink) -
     assert link.repay("A", 1000) is None
 
 
+def test_what_no_credit_bounds_counts_as_a_message(link: GatewayLink) -> None:
+    """Otherwise an agent with one open command could send as much of it as it liked."""
+    acks = [Ack(id="A"), Ack(id="A"), Ack(id="A", state="duplicate")]
+    assert [link.receive(ack) for ack in acks] == [Action.STORE, Action.STORE_UNASKED, Action.STORE_UNASKED]
+    sizes = (0, 1, 0)
+    stored = [link.receive(chunk(n, size)) for n, size in enumerate(sizes)]
+    assert stored == [Action.STORE_UNASKED, Action.STORE, Action.STORE_UNASKED]
+    assert link.received == len(acks) + len(sizes), "they are numbered like the others"
+
+
 def test_an_event_needs_no_stream(link: GatewayLink) -> None:
     link.ended("A")
     assert link.receive(Event(id="e", type="t")) is Action.STORE
@@ -183,7 +193,7 @@ def test_a_resumed_stream_begins_after_what_is_stored(link: GatewayLink) -> None
 def test_output_beyond_the_credit_is_a_violation(link: GatewayLink) -> None:
     link.receive(chunk(0, 60))
     link.receive(chunk(1, 40))
-    assert link.receive(chunk(2, 0)) is Action.STORE, "empty chunks cost no credit"
+    assert link.receive(chunk(2, 0)) is Action.STORE_UNASKED, "empty chunks cost no credit"
     with pytest.raises(ProtocolViolation, match="exceeds the credit left, 0") as caught:
         link.receive(chunk(3, 1))
     assert caught.value.close_code == 4500
@@ -217,7 +227,7 @@ def test_credit_is_neither_created_nor_lost(steps: list[tuple[int, bool]]) -> No
     credit_left, n, unstored = 100, 0, []
     for size, store in steps:
         if size <= credit_left:
-            assert link.receive(chunk(n, size)) is Action.STORE
+            assert link.receive(chunk(n, size)) is (Action.STORE if size else Action.STORE_UNASKED)
             n, credit_left = n + 1, credit_left - size
             unstored.append(size)
         if store and unstored:

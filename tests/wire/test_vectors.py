@@ -169,7 +169,7 @@ class Stage:
             assert self.granted.pop(0) == message
         act = self.gateway.receive(message)
         if isinstance(message, Ack | Chunk | End) or (isinstance(message, Event) and message.qos == 1):
-            assert act in (Action.STORE, Action.SKIP)
+            assert act in (Action.STORE, Action.STORE_UNASKED, Action.SKIP)
             self.written.append((message, act))
         elif isinstance(message, Hb):
             assert act is Action.ANSWER

@@ -151,7 +151,7 @@ def parse_outcome(reply: Reply) -> CommandOutcome | None:
 
 
 def parse_held_bytes(reply: Reply) -> int:
-    """The bytes of results in the store, from the record's field `sum`."""
+    """The bytes of the payloads of results in the store, from the record's field `sum`."""
     return 0 if reply is None else int(octets(reply).split(b"|")[2])
 
 

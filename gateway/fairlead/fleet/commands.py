@@ -42,7 +42,7 @@ from fairlead.fleet.schema import TargetState
 from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
-from fairlead.store.reply import Arg, Reply, items, octets, table, text
+from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 from fairlead.store.store import Store
 from fairlead.telemetry.command_timing import CommandOrigin
 
@@ -51,6 +51,9 @@ INPUT_LIMIT = 4 << 20
 
 RECORD_BYTES = 512
 """The expected size of a record without its payload and its end."""
+
+ENTRY_BYTES = 64
+"""What each result counts besides its payload, as in record.lua."""
 
 BULK = "bulk"
 """The lane whose commands give way to all others."""
@@ -233,10 +236,11 @@ class Commands:
             self._pages.saw(sum(len(result.payload) for result in page.results))
         return page
 
-    def held(self, command: str) -> Answer[int]:
+    async def held(self, command: str) -> int:
         """The bytes of results in the store; 0 if there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "sum")
-        return Answer(reply, command_replies.parse_held_bytes)
+        entries = self._store.submit("XLEN", schema.out_key(command))
+        return command_replies.parse_held_bytes(await reply) + ENTRY_BYTES * integer(await entries)
 
     def look_up(self, command: str) -> Answer[CommandRecord | None]:
         """The whole record except its payload; None if there is no such record or it has expired."""

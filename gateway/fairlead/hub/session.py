@@ -270,9 +270,11 @@ class Session(LinkTelemetry):
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
-        if act is Action.STORE:
+        if act is Action.STORE or act is Action.STORE_UNASKED:
             if type(message) is Event:
                 connection.charge(events=1)
+            elif act is Action.STORE_UNASKED:
+                connection.charge(1)
             if self.timings is not None:
                 self._stamp(message)
             self.add_pending(message)
@@ -308,8 +310,8 @@ class Session(LinkTelemetry):
     @property
     def asked(self) -> int:
         """The carrier's count of messages that have a bound other than its message rate: numbered messages. Those of a
-        stream are bounded by its credit, and all by what may be pending; events and messages of no stream are charged
-        separately."""
+        stream are bounded by its credit, and all by what may be pending; events, messages of no stream and those that
+        no credit bounds are charged separately."""
         return self.received
 
     def on_excess(self, connection: SessionConnection, reason: str) -> None:

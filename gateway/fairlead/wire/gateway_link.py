@@ -45,6 +45,7 @@ class Action(Enum):
     CLAIM = "claim the agent, then welcome it"
     ANSWER = "answer the heartbeat"
     STORE = "store it, then count it as stored"
+    STORE_UNASKED = "as STORE, and count it against the rate of messages: no credit bounds it"
     SKIP = "count it as stored and grant back the credit that it used: it is numbered, but belongs to no open stream"
     GRANT = "send the input that the granted credit allows"
     CHANGE = "keep the facts that have changed"
@@ -84,8 +85,7 @@ class GatewayLink:
             stream = self.stream(message.id)  # type: ignore[union-attr]
             if stream is None:
                 return Action.SKIP
-            stream.receive_ack(message)  # type: ignore[arg-type]
-            return Action.STORE
+            return Action.STORE if stream.receive_ack(message) else Action.STORE_UNASKED  # type: ignore[arg-type]
         if kind is End:
             return self._end(message)  # type: ignore[arg-type]
         if kind is Credit:
@@ -169,7 +169,7 @@ class GatewayLink:
         if stream is None:
             return Action.SKIP
         stream.receive_chunk(chunk, size)
-        return Action.STORE
+        return Action.STORE if size else Action.STORE_UNASKED
 
     def _end(self, end: End) -> Action:
         self.received += 1

@@ -21,13 +21,15 @@ class GatewayStream:
     """The state of one open command. All sizes are in bytes."""
 
     __slots__ = (
-        "bulk", "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
-        "input_next", "input_sizes", "input_source", "input_spent", "input_waiting", "known", "next", "owed",
-        "withheld",
+        "acked", "bulk", "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped",
+        "input_ended", "input_next", "input_sizes", "input_source", "input_spent", "input_waiting", "known", "next",
+        "owed", "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
+        self.acked = False
+        """True once the agent has acknowledged the command on this link."""
         self.bulk = False
         """Whether the command was sent on this link and is of the lane `bulk`: what the agent sends gives way."""
         self.known = False
@@ -66,11 +68,14 @@ class GatewayStream:
 
     # -- output: from the agent to the store -------------------------------------------------------
 
-    def receive_ack(self, ack: Ack) -> None:
+    def receive_ack(self, ack: Ack) -> bool:
+        """Returns whether it is the first one on this link."""
         if self.next and ack.state == "refused":
             raise ProtocolViolation(
                 CloseCode.PROTOCOL, f"ack refuses {ack.id} after {self.next} chunks: expected that before the first"
             )
+        first, self.acked = not self.acked, True
+        return first
 
     def receive_chunk(self, chunk: Chunk, size: int) -> None:
         """`size` is the length of the payload of `chunk`."""

@@ -85,7 +85,7 @@ class Streams(Outcomes):
         assert [result.offset for result in page.results] == list(range(first, first + len(got)))
         assert {result.agent for result in page.results} <= {found.record.agent}
         assert got == wanted[: len(got)]
-        assert (page.seq, page.held) == (len(found.stored), found.size if found.window else -1)
+        assert (page.seq, page.held) == (len(found.stored), found.held if found.window else -1)
         if len(got) < len(wanted):
             assert sum(len(payload) for _, _, payload in got) >= size
         assert (page.ended is not None) == (found.state.over and len(got) == len(wanted))

@@ -28,6 +28,8 @@ from fairlead.fleet.schema import TargetState
 RUNS = 5
 """A command that may be run again is sent at most so often."""
 FOLLOWERS = 16
+ENTRY_BYTES = 64
+"""What a result counts besides its payload, while it is retained in a window."""
 FAILURES = (TargetState.FAILED, TargetState.TIMEOUT, TargetState.OFFLINE, TargetState.EXPIRED)
 
 
@@ -83,6 +85,11 @@ class Command:
     @property
     def window(self) -> bool:
         return self.record.retain == "window"
+
+    @property
+    def held(self) -> int:
+        """What those results take that are in the store, if they are retained as a window."""
+        return self.size + ENTRY_BYTES * (len(self.stored) - max(self.behind, self.void))
 
     @property
     def offered(self) -> bool:
@@ -311,7 +318,7 @@ class Reference:
                     break
         seq = -1 if found.window or found.truncated else len(found.stored)
         return AppendResult(
-            why, found.state, tuple(found.followers), found.size if found.window else 0, found.next,
+            why, found.state, tuple(found.followers), found.held if found.window else 0, found.next,
             len(found.stored) - before, seq,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@
 -- All results of most commands are few. When the command ends, they are in the record, and spare a stream, which takes
 -- 4 KiB at least; those that came with the end were never in a stream.
 local FEW_BYTES, FEW = 4096, 16
+local WINDOW_ENTRIES = 524288 -- eight times as many as are held before credit is withheld (4 MiB, see recorder.py)
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w', 'in')
 if not rec[1] then return {'gone', 0, '', '', 0, 0, -1} end
 local row, followers = parse_row(rec[1]), rec[4]
@@ -24,6 +25,9 @@ local _, _, _, retain = parse_terms(rec[3])
 local status, i, before = 'ok', 4, sum.seq
 local few = before == 0 and retain == 'all' and {ARGV[1]}
 local ended, blob, code
+local kept, most = sum.seq, math.max(limit / ENTRY_BYTES, 1024) -- 1024 for the least limit that may be set
+if retain == 'window' then most = WINDOW_ENTRIES end
+if retain == 'window' or kept > most then kept = redis.call('XLEN', KEYS[2]) end -- some are gone, or void
 while i <= #ARGV do
   local op = ARGV[i]
   if op == 'a' then
@@ -33,12 +37,13 @@ while i <= #ARGV do
     if n > row.next then status = 'gap' break end
     if n == row.next then
       local payload = ARGV[i + 3]
+      if retain == 'window' and kept >= most then status = 'gap' break end
       row.next = row.next + 1
       -- After the first dropped chunk, all further ones are dropped too: results after a gap must not seem contiguous.
-      if retain == 'all' and (sum.truncated == '1' or sum.bytes + #payload > limit) then
+      if retain == 'all' and (sum.truncated == '1' or sum.bytes + #payload > limit or kept >= most) then
         sum.truncated = '1'
       else
-        sum.seq = sum.seq + 1
+        sum.seq, kept = sum.seq + 1, kept + 1
         sum.bytes = sum.bytes + #payload
         if few then
           few[#few + 1], few[#few + 2], few[#few + 3] = ARGV[i + 1], ARGV[i + 2], payload
@@ -82,4 +87,5 @@ else
 end
 if before == 0 and sum.seq > 0 and sum.open > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
 local seq = retain == 'all' and sum.truncated == '0' and sum.seq or -1
-return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0, sum.seq - before, seq}
+local held = retain == 'window' and sum.bytes + kept * ENTRY_BYTES or 0
+return {status, row.next, row.state, followers, held, sum.seq - before, seq}

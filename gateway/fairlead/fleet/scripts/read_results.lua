@@ -30,17 +30,15 @@ local held = -1
 local _, _, _, retain = parse_terms(rec[3])
 if retain == 'window' then
   if behind > 0 then
-    local gone = 0
-    for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', string.format('%.0f-0', behind))) do
-      gone = gone + #entry[2][8]
-    end
-    if gone > 0 then
+    local gone, read = 0, redis.call('XRANGE', KEYS[2], '-', string.format('%.0f-0', behind))
+    for _, entry in ipairs(read) do gone = gone + #entry[2][8] end
+    if #read > 0 then
       redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', behind + 1))
       sum.bytes = sum.bytes - gone
       redis.call('HSET', KEYS[1], 'sum', pack_sum(sum))
     end
   end
-  held = sum.bytes
+  held = sum.bytes + redis.call('XLEN', KEYS[2]) * ENTRY_BYTES
 end
 local entries, size = {}, 0
 if rec[6] then

@@ -18,6 +18,7 @@ from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsDropped, ResultsTrimmed
 from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
+from fairlead.fleet.commands import ENTRY_BYTES
 from fairlead.routing.commands.result_doorbells import page_of
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
@@ -86,7 +87,7 @@ class ResultReader:
                     known = True
                     if page.results:
                         at = page.results[-1].offset + 1
-                        read += sum(len(result.payload) for result in page.results)
+                        read += sum(len(result.payload) + ENTRY_BYTES for result in page.results)
                     cut = page.held >= 0 and read >= REQUEST_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
                         opened = opened or clock() >= opens
