@@ -31,9 +31,9 @@ def small_gateway(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> Gate
     return make_gateway(own_valkey.url, "--output-limit", str(LIMIT))
 
 
-async def begin(api: GatewayApi, peer: ScriptedAgent, **more: object) -> Cmd:
+async def begin(api: GatewayApi, peer: ScriptedAgent, retain: str = "all") -> Cmd:
     await peer.greet()
-    await api.start(peer.agent, **more)
+    await api.start(peer.agent, retain=retain)
     command = await peer.command()
     await peer.send(Ack(id=command.id))
     return command
