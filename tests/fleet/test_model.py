@@ -99,6 +99,16 @@ def test_an_empty_window_names_the_next_offset(server: ScriptServer) -> None:
     assert server.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
 
 
+def test_a_window_of_empty_chunks_is_full_at_some_point(server: ScriptServer) -> None:
+    """No credit is needed for them, so what exceeds the bound is a gap, with which the command ends."""
+    records, command = running(server, retain="window")
+    out, fill = schema.out_key(command), "for i = 1, ARGV[1] do redis.call('XADD', KEYS[1], '0-' .. i, 'p', '') end"
+    server.submit("EVAL", fill, 1, out, (1 << 19) - 1)
+    words = [server.call(lambda n=n: records.append(command, AGENT, 1, data(n, "k", b""))).why for n in (0, 1)]  # type: ignore[misc]
+    assert words == ["ok", "gap"]
+    server.submit("DEL", out)
+
+
 def test_results_expire_with_their_command(server: ScriptServer) -> None:
     """Nobody was there to end it before 160 s after its deadline."""
     records, command = running(server)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.fleet import lua
-from fairlead.fleet.command_record import command_keys
-from fairlead.fleet.commands import data
 from fairlead.fleet.schema import out_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.store.reply import integer, items, text
+from fairlead.store.reply import integer
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
 from support.fixtures import RedisOf
@@ -73,20 +70,3 @@ async def test_a_reader_of_a_window_of_nearly_empty_chunks_gets_all_of_them(
             ended = ended or line.get("end", {}).get("state") == "ok"
     assert at == count
     assert integer(await store.submit("XLEN", out_key(command))) * ENTRY < (3 << 20)
-
-
-async def test_a_window_is_full_of_empty_chunks_at_some_point(
-    gateway: GatewayProcess, shared_valkey: EmbeddedValkey, api: GatewayApi, redis_of: RedisOf, dial: DialAgent
-) -> None:
-    """No credit is needed for them, so what exceeds the bound is a gap, with which the command ends."""
-    store, peer = await redis_of(shared_valkey), await dial(gateway)
-    command = (await begin(api, peer, retain="window")).id
-    assert peer.welcome is not None
-    terms, most, at_once = (peer.agent, peer.welcome.gen, LIMIT), 1 << 19, 1 << 14
-    words = []
-    for first in range(0, most + 1, at_once):
-        steps = [step for n in range(first, first + at_once) for step in data(n, "k", b"")]
-        answer = await store.run(lua.APPEND_RESULTS, command_keys(command, peer.agent), (*terms, *steps))
-        words.append(text(items(answer)[0]))
-    assert words == ["ok"] * (most // at_once) + ["gap"]
-    assert integer(await store.submit("XLEN", out_key(command))) == most
