@@ -352,6 +352,11 @@ def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
             {"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}},
             "mounts Secrets and folders",
         ),
+        (
+            {"pod": {"volumeMounts": [{"name": "x", "mountPath": "//etc/./x/../fairlead//roles"}]}},
+            "mounts Secrets and folders",
+        ),
+        ({"pod": {"volumeMounts": [{"name": "x", "mountPath": "var/lib/fairlead"}]}}, "mounts Secrets and folders"),
         ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
         ({"roles": {}}, "roles, issuers and eventSinks need exactly one of configMap and secret"),

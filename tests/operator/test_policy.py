@@ -108,6 +108,49 @@ def test_secrets_are_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     assert refused({"pod": pod}, liberal.merged(Policy(secrets=("their*",))), theirs=SecretState.UNLABELLED) == []
 
 
+@pytest.mark.parametrize(
+    "names", [{"secretName": "tokens", "name": "theirs"}, {"secretName": "theirs", "name": "tokens"}]
+)
+def test_a_second_name_hides_no_secret(names: dict[str, str]) -> None:
+    """Only one of them means something to Kubernetes, which one depends on the place."""
+    for pod in (
+        {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {**names, "key": "k"}}}]},
+        {"volumes": [{"name": "x", "projected": {"sources": [{"secret": names}]}}]},
+        {"volumes": [{"name": "x", "secret": names}]},
+    ):
+        liberal = Policy(images=("*",), volumes=("*",))
+        (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.UNLABELLED)
+        assert "the Secret theirs is not available" in sentence
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/opt/fairlead/lib/python3.13/site-packages/sitecustomize.py", "/opt", "/usr/local/lib", "/lib64/libc.so.6",
+        "/etc/ld.so.preload", "/", "usr/bin", "//usr//bin/", "/more/../usr/bin", "/./bin",
+    ],
+)  # fmt: skip
+def test_a_mount_that_replaces_programs_runs_programs(path: str) -> None:
+    """The volume may be one that the operator makes of what the author names, such as the file of roles."""
+    more = {
+        "roles": {"configMap": "mine"},
+        "pod": {"volumeMounts": [{"name": "roles", "mountPath": path, "subPath": "evil.py"}]},
+    }
+    (sentence,) = refused(more)
+    assert sentence == (
+        f"pod.volumeMounts must not replace anything at {path}, where programs and their libraries are (see containers "
+        "of the operator's policy)"
+    )
+    assert refused(more, DEFAULT_POLICY.merged(Policy(containers=True))) == []
+
+
+@pytest.mark.parametrize("path", ["/more", "/srv/usr/bin", "/optional", "/data/etc", "/tmp"])
+def test_other_mounts_replace_no_programs(path: str) -> None:
+    assert (
+        refused({"roles": {"configMap": "mine"}, "pod": {"volumeMounts": [{"name": "roles", "mountPath": path}]}}) == []
+    )
+
+
 @pytest.mark.parametrize("where", [
     "redis", "tokens", "ca", "certificate", "operator", "client certificate", "client ca", "roles", "issuers",
     "sinks", "audit key",

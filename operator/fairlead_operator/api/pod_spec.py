@@ -5,7 +5,9 @@ A part of `gateway_spec`. The operator's `policy`, not this module, decides whic
 
 from __future__ import annotations
 
-from typing import Annotated
+import posixpath
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -108,3 +110,12 @@ class Pod(ApiStruct, frozen=True, kw_only=True):
         Free | None, Meta(description="Lifecycle hooks of the gateway's container, which needs none to drain.")
     ] = None
     probes: Annotated[Probes, Meta(description="Periods and thresholds that replace the operator's.")] = Probes()
+
+
+def mounted_at(mount: Mapping[str, Any]) -> str:
+    """The path of a volume mount in the end: it begins at / in any case, and has no `.`, `..` and empty names."""
+    return posixpath.normpath("/" + str(mount.get("mountPath", "")).lstrip("/"))
+
+
+def lies_in(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

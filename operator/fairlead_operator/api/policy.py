@@ -21,6 +21,7 @@ from msgspec import Struct
 from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
 from fairlead_operator.api.network_spec import ServiceType
+from fairlead_operator.api.pod_spec import lies_in, mounted_at
 
 SECRET_LABEL = f"{GROUP}/gateway-secret"
 """The label that, with the value "true", makes a Secret available to the LinkGateways of its namespace."""
@@ -31,6 +32,23 @@ DOCKER_HUB = "docker.io"
 CODE_LOADING_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
 """Prefixes of variables that can make a process run code that they name: those of Python (which the images ignore,
 because they start it with -I), of the dynamic linker, of OpenSSL's modules, of character sets, and of `webbrowser`."""
+PROGRAM_FOLDERS = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
+"""Where images have programs, libraries, and what these read at their start, such as /etc/ld.so.preload: a file that is
+mounted there may be a program of the author, and the operator itself makes a volume of the ConfigMap that `roles`
+names."""
 
 
 class PolicyViolation(FairleadError):
@@ -74,8 +92,8 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
     volumes: tuple[str, ...] = ()
     """Types, such as configMap, emptyDir, hostPath."""
     containers: bool = False
-    """Further containers, init containers, hooks, variables such as LD_PRELOAD: whatever runs a program of the
-    author."""
+    """Further containers, init containers, hooks, variables such as LD_PRELOAD, mounts in folders of programs: whatever
+    runs a program of the author."""
 
     def merged(self, other: Policy) -> Policy:
         """A policy that allows whatever either of the two allows."""
@@ -132,18 +150,30 @@ def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secr
         claims = ["persistentVolumeClaim"] if folder is not None and folder.claim_name is not None else []
         found += _not_allowed(f"{name}.claimName: the type", claims, policy.volumes, "volumes")
     if not policy.containers:
-        for field, asked in (
-            ("containers", pod.containers), ("initContainers", pod.init_containers), ("lifecycle", pod.lifecycle)
-        ):  # fmt: skip
-            if asked:
-                found.append(f"pod.{field} is not allowed (see containers of the operator's policy)")
-        found += [
-            f"pod.env must not set {one.name[:200]}, which can make the gateway run another program (see containers of "
-            "the operator's policy)"
-            for one in pod.env
-            if one.name.startswith(CODE_LOADING_ENV)
-        ]
+        found += _programs(spec)
     return found
+
+
+def _programs(spec: LinkGatewaySpec) -> Iterator[str]:
+    """What makes the pods run a program of the author."""
+    pod = spec.pod
+    for field, asked in (
+        ("containers", pod.containers), ("initContainers", pod.init_containers), ("lifecycle", pod.lifecycle)
+    ):  # fmt: skip
+        if asked:
+            yield f"pod.{field} is not allowed (see containers of the operator's policy)"
+    for variable in pod.env:
+        if variable.name.startswith(CODE_LOADING_ENV):
+            yield (
+                f"pod.env must not set {variable.name[:200]}, which can make the gateway run another program (see "
+                "containers of the operator's policy)"
+            )
+    for mount in pod.volume_mounts:
+        if (path := mounted_at(mount)) == "/" or lies_in(path, PROGRAM_FOLDERS):
+            yield (
+                f"pod.volumeMounts must not replace anything at {str(mount.get('mountPath', ''))[:200]}, where "
+                "programs and their libraries are (see containers of the operator's policy)"
+            )
 
 
 def secrets_to_read(spec: LinkGatewaySpec, policy: Policy) -> list[str]:
@@ -271,6 +301,7 @@ def secrets_in(node: Any) -> Iterator[str]:
             elif isinstance(inner, Mapping) and (
                 key == "secret" or key.lower().endswith(("secretref", "secretkeyref"))
             ):
-                yield str(inner.get("secretName") or inner.get("name") or "")
+                # Each of the two means something in some places, and is passed over in the others.
+                yield from (str(inner[name]) for name in ("secretName", "name") if inner.get(name))
             else:
                 yield from secrets_in(inner)

@@ -16,7 +16,7 @@ from fairlead.fleet.moves.move_rate import FINAL_SECONDS
 from fairlead_operator.api.access.access_spec import MountedFile
 from fairlead_operator.api.field_types import ApiStruct, is_count_or_percent, is_quantity
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas
-from fairlead_operator.api.pod_spec import Pod, RollingUpdate
+from fairlead_operator.api.pod_spec import Pod, RollingUpdate, lies_in, mounted_at
 
 
 class ValidationRule(NamedTuple):
@@ -229,7 +229,7 @@ def _reserved_names(pod: Pod) -> list[str]:
         field = {"init_containers": "initContainers"}.get(part, part)
         found += [f"pod.{field}: the name {name} is reserved: choose another" for name in used if name in reserved]
     for mount in pod.volume_mounts:
-        path = str(mount.get("mountPath", "")).rstrip("/")
-        if any(path == folder or path.startswith(f"{folder}/") for folder in RESERVED_FOLDERS):
+        path = mounted_at(mount)
+        if lies_in(path, RESERVED_FOLDERS):
             found.append(f"pod.volumeMounts: the operator mounts Secrets and folders at {path}: choose another path")
     return found
