@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.api.policy import DEFAULT_POLICY, violations
+from fairlead_operator.api.policy import DEFAULT_POLICY, Policy, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.children import children
@@ -73,9 +73,33 @@ def in_container(**fields: object) -> Callable[[Object], None]:
     return lambda template: template["spec"]["containers"][0].update(fields)
 
 
+def without(name: str, *, container: bool = False) -> Callable[[Object], None]:
+    def change(template: Object) -> None:
+        del (template["spec"]["containers"][0] if container else template["spec"])[name]
+
+    return change
+
+
+def probe(**fields: object) -> Object:
+    return {"httpGet": {"path": "/livez", "port": "admin", "scheme": "HTTP"}, "periodSeconds": 10, **fields}
+
+
+EXEC: Object = {"command": ["/opt/fairlead/bin/python", "-c", "print()"]}
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
+        (in_container(args=["mock-gateway", "--", "/opt/fairlead/bin/python"]), "spec.containers[0].args"),
+        (in_container(ports=[{"containerPort": 8080, "hostPort": 443}]), "spec.containers[0].ports"),
+        (in_container(livenessProbe={"exec": EXEC}), "spec.containers[0].livenessProbe"),
+        (in_container(livenessProbe=probe(exec=EXEC)), "spec.containers[0].livenessProbe"),
+        (in_container(startupProbe=probe(httpGet={"host": "10.0.0.1", "port": 1})), "spec.containers[0].startupProbe"),
+        (in_container(readinessProbe=probe(periodSeconds=EXEC)), "spec.containers[0].readinessProbe"),
+        (in_container(readinessProbe="no probe"), "spec.containers[0].readinessProbe"),
+        (without("securityContext"), "spec.securityContext"),
+        (without("automountServiceAccountToken"), "spec.automountServiceAccountToken"),
+        (without("securityContext", container=True), "spec.containers[0].securityContext"),
         (in_pod(hostNetwork=True), "spec.hostNetwork"),
         (in_pod(hostPID=False), "spec.hostPID"),
         (in_pod(serviceAccountName="admin"), "spec.serviceAccountName"),
@@ -112,3 +136,25 @@ def test_volume_under_one_of_the_operators_names_is_checked_as_well(volume: Obje
     planted["spec"]["volumes"] = [volume]
     faults = "; ".join(violations(asked_by_template(planted, wanted, spec), DEFAULT_POLICY, {}))
     assert "payroll" in faults or "pod.volumes: the type" in faults
+
+
+@pytest.mark.parametrize(
+    ("path", "refused"),
+    [("/opt/fairlead/lib/python3.13/site-packages/sitecustomize.py", True), ("/etc/fairlead/../ld.so.preload", True),
+     ("/more", False)],
+)  # fmt: skip
+def test_mount_that_replaces_programs_is_found(path: str, refused: bool) -> None:
+    """The operator's own mounts, which are in /etc, are not taken for such."""
+    spec = read_spec(PLAIN | {"roles": {"configMap": "mine"}, "auditLog": {}})
+    wanted = template_of(spec)
+    planted = msgspec.json.decode(msgspec.json.encode(wanted))
+    planted["spec"]["containers"][0]["volumeMounts"].append({"name": "roles", "mountPath": path, "subPath": "evil"})
+    found = violations(asked_by_template(planted, wanted, spec), DEFAULT_POLICY.merged(Policy(secrets=("*",))), {})
+    assert [f"at {path}" in one for one in found] == [True] * refused
+
+
+def test_periods_and_thresholds_of_probes_are_the_authors() -> None:
+    probes = {"liveness": {"periodSeconds": 20, "timeoutSeconds": 9, "failureThreshold": 5, "initialDelaySeconds": 1}}
+    spec = read_spec(PLAIN | {"pod": {"probes": probes}})
+    assert list(never_written(template_of(spec), template_of(read_spec(PLAIN)))) == []
+    assert list(never_written(template_of(read_spec(PLAIN)), template_of(spec))) == []

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.api.pod_spec import EnvVar, Pod
+from fairlead_operator.api.pod_spec import EnvVar, Pod, lies_in, mounted_at
 from fairlead_operator.api.policy import secrets_in
+from fairlead_operator.api.validation import RESERVED_FOLDERS
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import SECRETS_ANNOTATION
 
@@ -29,11 +30,10 @@ FREE = (
     "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName",
 )  # fmt: skip
 """The fields of a pod that follow from the spec. All others are the same in every template of the operator."""
-CONTAINER = (
-    "name", "image", "imagePullPolicy", "args", "env", "ports", "startupProbe", "livenessProbe", "readinessProbe",
-    "resources", "terminationMessagePolicy", "volumeMounts", "lifecycle",
-)  # fmt: skip
+CONTAINER = ("image", "imagePullPolicy", "env", "resources", "volumeMounts", "lifecycle")
 """Those of the gateway's container."""
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+"""Of these the spec decides the numbers alone: a probe can run a program."""
 
 
 def asked_by_template(template: Object, wanted: Object, spec: LinkGatewaySpec) -> LinkGatewaySpec:
@@ -58,6 +58,7 @@ def asked_by_template(template: Object, wanted: Object, spec: LinkGatewaySpec) -
             runtime_class_name=pod.get("runtimeClassName"),
             env=[_variable(one) for one in gateway["env"]],
             volumes=[volume for volume in pod["volumes"] if volume not in own],
+            volume_mounts=[one for one in gateway["volumeMounts"] if not lies_in(mounted_at(one), RESERVED_FOLDERS)],
             init_containers=pod.get("initContainers", []),
             containers=others,
             lifecycle=gateway.get("lifecycle"),
@@ -70,11 +71,22 @@ def never_written(template: Object, wanted: Object) -> Iterator[str]:
     spec.
     """
     pod, now = template["spec"], wanted["spec"]
-    yield from (f"spec.{name}" for name in pod if name not in FREE and pod[name] != now.get(name))
+    for name in (*pod, *(now.keys() - pod)):
+        if name not in FREE and pod.get(name) != now.get(name):
+            yield f"spec.{name}"
     gateway, present = pod["containers"][0], now["containers"][0]
-    for name in gateway:
-        if name not in CONTAINER and gateway[name] != present.get(name):
+    for name in (*gateway, *(present.keys() - gateway)):
+        ours, theirs = present.get(name), gateway.get(name)
+        if name in PROBES:
+            ours, theirs = _without_numbers(ours), _without_numbers(theirs)
+        if name not in CONTAINER and theirs != ours:
             yield f"spec.containers[0].{name}"
+
+
+def _without_numbers(probe: Any) -> Any:
+    if not isinstance(probe, Mapping):
+        return probe
+    return {name: value for name, value in probe.items() if not isinstance(value, int)}
 
 
 def _is_own(volume: Object) -> bool:
