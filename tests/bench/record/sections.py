@@ -117,14 +117,13 @@ def workers(figures: dict[str, Any]) -> str:
 
 def hold(figures: dict[str, Any]) -> str:
     linked, counts, killed = figures["swarm"]["linked"], figures["links"], figures["killed"]
-    lost = (
-        (
-            f" In the end, workers with {killed['lost']:,} links were killed at once: after {killed['back_s']:.0f} s all "
-            f"agents but {killed['missing']:,.0f} were linked again."
+    lost = ""
+    if killed:
+        back = f"all but {killed['missing']:,.0f}" if killed["missing"] else "all"
+        lost = (
+            f" In the end, workers with {killed['lost']:,} links were killed at once; "
+            f"after {killed['back_s']:.0f} s {back} were linked again."
         )
-        if killed
-        else ""
-    )
     runs = [
         [f"{run['in_flight']}", f"{run['count']:,}", f"{run['p50_ms']:.1f}", f"{run['p99_ms']:.1f}",
          number(run["nodes_us"]), number(run["valkey_us"])]
