@@ -7,14 +7,18 @@ import hashlib
 import pytest
 
 from fairlead.errors import QuotaExceeded
-from fairlead.fleet.contents.content_store import Contents, content_name
+from fairlead.fleet.contents.content_store import Contents, content_key, content_name
 from fairlead.routing.contents.content_cache import ENTRY_BYTES, ContentCache
-from fairlead.routing.contents.content_keeper import UNUSED_MS, ContentKeeper
+from fairlead.routing.contents.content_keeper import AHEAD_MS, LEAST_SIZE, UNUSED_MS, ContentKeeper
 from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import integer
 from fairlead.telemetry.metrics import Metrics
 
 from support.fixtures import RedisOf
+from support.gateway.platform_api import MakeGatewayApi
+from support.gateway.process import MakeGateway
+from support.waiting import until
 
 
 def digest_of(data: bytes) -> str:
@@ -35,6 +39,63 @@ async def test_new_contents_of_one_tenant_are_bounded_and_those_of_others_are_no
     assert await keeper.put("globex", digest_of(made[3]), made[3])
     clock[0] += UNUSED_MS
     assert await keeper.put("acme", digest_of(made[3]), made[3]), "after an hour there is room again"
+
+
+async def test_contents_that_something_refers_to_are_bounded_too(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> None:
+    """Otherwise a caller would store as much as one may in each hour, and have all of it kept for a week."""
+    store, clock = await redis_of(own_valkey), [1_000]
+    keeper = ContentKeeper(
+        Contents(store), StoreMemory(store, 0), lambda: clock[0], most_bytes=1 << 20, most_kept=3 * LEAST_SIZE
+    )
+    digests = [digest_of(bytes([n])) for n in range(4)]
+    for n, digest in enumerate(digests):
+        for tenant in ("acme", "globex"):
+            await keeper.put(tenant, digest, bytes([n]))
+    for digest in digests[:3]:
+        for _ in range(2):  # which counts once
+            await keeper.refer("acme", digest, 60_000)
+    with pytest.raises(QuotaExceeded):
+        await keeper.refer("acme", digests[3], 60_000)
+    assert integer(await store.submit("PTTL", content_key(content_name("acme", digests[3])))) <= UNUSED_MS
+    await keeper.refer("globex", digests[3], 60_000)
+    await keeper.refer("acme", digests[0], 120_000)
+    clock[0] += UNUSED_MS + 60_001
+    await keeper.refer("acme", digests[3], 60_000)  # two of the three have expired
+    await keeper.refer("acme", digests[1], 60_000)
+    with pytest.raises(QuotaExceeded):
+        await keeper.refer("acme", digests[2], 60_000)
+
+
+async def test_a_schedule_that_is_due_in_years_keeps_its_content_for_days(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    """Who removes it at once would leave the content behind for years. Nodes renew those of schedules that stay."""
+    store, api = await redis_of(own_valkey), api_of(make_gateway(own_valkey.url))
+    keys = []
+    for data in (b"removed", b"stays"):
+        digest = digest_of(data)
+        assert (await api.http.put(f"/v1/contents/{digest}", content=data)).status_code == 200
+        run = {"method": "work", "selector": "*", "content": digest, "run_deadline": 60}
+        answer = await api.http.post("/v1/schedules", json={"name": "leap", "cron": "0 0 29 2 *", "run": run})
+        assert answer.status_code == 201, answer.text
+        keys.append(content_key(content_name("", digest)))
+        if data == b"removed":
+            assert (await api.http.delete(answer.headers["location"])).status_code == 204
+    most = AHEAD_MS + 60_000 + UNUSED_MS
+
+    async def left(key: str) -> int:
+        return integer(await store.submit("PTTL", key))
+
+    assert [await left(key) <= most for key in keys] == [True, True]
+    for key in keys:
+        await store.submit("PEXPIRE", key, 600_000)
+    make_gateway(own_valkey.url, name="node-2")
+
+    async def renewed() -> bool:
+        return await left(keys[1]) > AHEAD_MS
+
+    await until(renewed)
+    assert await left(keys[0]) <= 600_000
 
 
 async def test_small_contents_do_not_fill_the_memory_of_a_node(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> None:

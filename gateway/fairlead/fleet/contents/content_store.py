@@ -43,6 +43,12 @@ class Contents:
         await longer
         return integer(await there) == 1
 
+    async def size(self, name: str) -> int | None:
+        """How many octets a content has; None if there is none."""
+        key = content_key(name)
+        there, size = self._store.submit("EXISTS", key), self._store.submit("STRLEN", key)
+        return integer(await size) if integer(await there) else None
+
     async def get(self, name: str) -> bytes | None:
         reply = await self._store.submit("GET", content_key(name), expected=1 << 20)
         return None if reply is None else octets(reply)

@@ -1,7 +1,8 @@
 """Stores contents, and keeps those that a command or a run refers to until after its deadline.
 
-Called by the API. A content lives for an hour after it was stored, and as long as whatever refers to it may need it:
-there is no list of references that could be wrong, because a deadline is known when something is posted.
+Called by the API and the keeper of schedules. A content lives for an hour after it was stored, and as long as whatever
+refers to it may need it: there is no list of references that could be wrong, because a deadline is known when something
+is posted. What begins only in weeks is renewed meanwhile, so that nothing is kept for long that nobody needs any more.
 """
 
 from __future__ import annotations
@@ -26,6 +27,21 @@ NEW_CONTENTS: Final = 5_000
 """How many they are at most, at some 300 bytes of Redis each besides their octets."""
 
 
+KEPT_BYTES: Final = 1 << 30
+"""Octets of contents of one tenant that this node keeps for longer than that, because something refers to them."""
+LEAST_SIZE: Final = 16 << 10
+"""What a content counts at least among those, so that this node remembers 65,536 of a tenant at most."""
+AHEAD_MS: Final = 8 * 24 * 3600_000
+"""How long a content is kept for what has not begun. Whoever begins it later renews that: see `renew`."""
+
+
+class KeptContent(NamedTuple):
+    """`until` is in ms."""
+
+    until: int
+    size: int
+
+
 class NewContent(NamedTuple):
     """`at` is in ms."""
 
@@ -35,15 +51,20 @@ class NewContent(NamedTuple):
 
 class ContentKeeper:
     def __init__(
-        self, contents: Contents, memory: StoreMemory, now: Callable[[], int], most_bytes: int = NEW_BYTES
-    ) -> None:
+        self, contents: Contents, memory: StoreMemory, now: Callable[[], int], most_bytes: int = NEW_BYTES,
+        most_kept: int = KEPT_BYTES,
+    ) -> None:  # fmt: skip
         """`now` is Redis TIME in ms."""
         self._most_bytes = most_bytes
+        self._most_kept = most_kept
         self._contents = contents
         self._memory = memory
         self._now = now
         self._new: dict[str, deque[NewContent]] = {}
         """What was stored for each tenant in the last hour, oldest first."""
+        self._kept: dict[str, dict[str, KeptContent]] = {}
+        """What something refers to, for each tenant by its digest. Some may have expired."""
+        self._kept_bytes: dict[str, int] = {}
 
     async def put(self, tenant: str, digest: str, data: bytes) -> bool:
         """Store a content. False if it was there already. Raises InvalidRequest if it has another digest, QuotaExceeded
@@ -75,11 +96,44 @@ class ContentKeeper:
         stored.append(NewContent(now, size))
 
     async def refer(self, tenant: str, digest: str, life: int) -> str:
-        """The name of a content, which is kept for `life` ms and longer. Raises InvalidRequest if there is none."""
+        """The name of a content, which is kept for `life` ms and longer. Raises InvalidRequest if there is none, and
+        QuotaExceeded if this node keeps too much for the tenant."""
         name = content_name(tenant, digest)
-        if not await self._contents.keep(name, life + UNUSED_MS):
+        known = self._kept.get(tenant, {}).get(digest)
+        size = await self._contents.size(name) if known is None else known.size
+        if size is not None:
+            self._count_kept(tenant, digest, max(size, LEAST_SIZE), self._now() + life + UNUSED_MS)
+        if size is None or not await self._contents.keep(name, life + UNUSED_MS):
             raise InvalidRequest(
                 f"there is no content {digest}, or it has expired: store it first (PUT /v1/contents/{digest})",
                 field="content",
             )
         return name
+
+    async def refer_ahead(self, tenant: str, digest: str, wait: int, life: int) -> str:
+        """As `refer`, for what begins in `wait` ms and has `life` ms then. Call `renew` every day until it begins."""
+        return await self.refer(tenant, digest, min(wait, AHEAD_MS) + life)
+
+    async def renew(self, name: str, wait: int, life: int) -> bool:
+        """Keep what `refer_ahead` has named. False if there is no such content any more."""
+        return await self._contents.keep(name, min(wait, AHEAD_MS) + life + UNUSED_MS)
+
+    def _count_kept(self, tenant: str, digest: str, size: int, until: int) -> None:
+        """Count a content before it is kept, once however much refers to it. Raises QuotaExceeded."""
+        kept = self._kept.setdefault(tenant, {})
+        if (known := kept.get(digest)) is not None:
+            kept[digest] = KeptContent(max(until, known.until), known.size)
+            return
+        if self._kept_bytes.get(tenant, 0) + size > self._most_kept:
+            now = self._now()
+            kept = self._kept[tenant] = {name: one for name, one in kept.items() if one.until > now}
+            self._kept_bytes[tenant] = sum(one.size for one in kept.values())
+        total = self._kept_bytes.get(tenant, 0)
+        if total + size > self._most_kept:
+            raise QuotaExceeded(
+                f"commands, runs and schedules of this tenant refer to {len(kept)} contents of {total >> 20} MiB here: "
+                f"expected {self._most_kept >> 20} MiB at most (wait until some have ended)",
+                quota="contents", limit=self._most_kept, retry_after=60,
+            )  # fmt: skip
+        kept[digest] = KeptContent(until, size)
+        self._kept_bytes[tenant] = total + size

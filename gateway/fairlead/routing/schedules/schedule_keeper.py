@@ -39,6 +39,8 @@ AGAIN: Final = 5.0
 """Seconds until this node tries a start again that has failed, such as for a quota: it selects the agents each time."""
 KEEPERS: Final = 2
 """Nodes that look for a schedule at a time: one of them may have died a moment ago."""
+RENEWAL: Final = 6 * 3600.0
+"""Seconds between two renewals of all contents of schedules: a few of them may fail before any is gone."""
 MISSED_MS: Final = 60_000
 """A start that is later than this was missed: cron begins within a minute, too."""
 
@@ -73,14 +75,26 @@ class ScheduleKeeper:
 
     async def run(self) -> None:
         """Begin what is due until the node stops."""
+        clock, renew_at = asyncio.get_running_loop().time, 0.0
         while True:
             await asyncio.sleep(PERIOD * random.uniform(0.8, 1.0))
             try:
                 await self._begin_due()
+                if clock() >= renew_at:
+                    await self._renew_contents()
+                    renew_at = clock() + RENEWAL * random.uniform(0.8, 1.0)
             except BusUnavailable as e:
                 logger.debug("schedules are looked at once Redis is back: %s", e)
             except FairleadError:
                 logger.exception("looking at schedules failed")
+
+    async def _renew_contents(self) -> None:
+        """Keep the contents of schedules that are due only in weeks."""
+        now = self._membership.now()
+        for one in await self._schedules.all():
+            terms = one.schedule.terms
+            if terms.content and not await self._contents.renew(terms.content, one.due - now, terms.expires):
+                logger.warning("the content of schedule %s (%s) is gone", one.schedule.id, one.schedule.name)
 
     async def _begin_due(self) -> None:
         membership = self._membership
@@ -172,6 +186,6 @@ class ScheduleKeeper:
         join ends when the next one begins, which they join then: otherwise there would be ever more of them."""
         terms, following = schedule.terms, next_start(schedule.cron, schedule.zone, now)
         if terms.content:
-            await self._contents.refer(terms.tenant, digest_of(terms.content), following - now + terms.expires)
+            await self._contents.refer_ahead(terms.tenant, digest_of(terms.content), following - now, terms.expires)
         expires = min(now + terms.expires, following) if terms.late else now + terms.expires
         return msgspec.structs.replace(terms, created=now, expires=expires, poster=terms.poster if terms.late else None)

@@ -65,7 +65,7 @@ class ScheduleRoutes:
         terms = run_terms(body.run, subject, request, 0, (), b"")
         terms = msgspec.structs.replace(terms, poster=poster_of(subject), traceparent="")
         if terms.content:
-            name = await self._contents.refer(subject.tenant, digest_of(terms.content), due - now + terms.expires)
+            name = await self._contents.refer_ahead(subject.tenant, digest_of(terms.content), due - now, terms.expires)
             terms = msgspec.structs.replace(terms, content=name)
         schedule = Schedule(
             uuid7(now, random.randbytes(10)), body.name, body.cron, body.zone, body.missed == "run", terms, payload, now
