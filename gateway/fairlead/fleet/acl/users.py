@@ -31,7 +31,7 @@ _NODE_COMMANDS: Final = {
     "wait": "wait 0 1", "waitaof": "waitaof 0 0 1",
     "time": "time", "evalsha": "evalsha 0 1 KEY", "script|load": "script load 0",
     "get": "get KEY", "set": "set KEY 1", "setrange": "setrange KEY 0 1", "incrby": "incrby KEY 1",
-    "decrby": "decrby KEY 1",
+    "decrby": "decrby KEY 1", "strlen": "strlen KEY",
     "exists": "exists KEY", "type": "type KEY", "del": "del KEY", "unlink": "unlink KEY", "expire": "expire KEY 1",
     "pexpire": "pexpire KEY 1", "pexpireat": "pexpireat KEY 1", "pttl": "pttl KEY",
     "hget": "hget KEY 1", "hmget": "hmget KEY 1", "hgetall": "hgetall KEY", "hkeys": "hkeys KEY", "hlen": "hlen KEY",
