@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fairlead.fleet.runs.keys import OPEN_RUNS, run_agents_key, run_key, run_states_key
-from fairlead.fleet.schema import cmd_key
+from fairlead.fleet.schema import agent_key, cmd_key
 from fairlead.settings import Settings
 from fairlead.store.reply import integer, items, text
 
@@ -257,6 +257,21 @@ async def test_who_takes_a_run_long_after_its_owner_has_stopped_starts_nothing_a
     ended = fleet.end(run)
     assert ended["counts"] == {"failed": 1}
     assert ended["outcomes"][0]["code"] == "outcome_unknown"
+
+
+async def test_a_key_of_another_type_keeps_no_other_target_from_starting(
+    make_fleet: MakeRunFleet, own_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    fleet, store = make_fleet(own_valkey.url), await redis_of(own_valkey)
+    fleet.node()
+    fleet.agents(60, "many")
+    await store.submit("DEL", agent_key("many-7"))
+    await store.submit("RPUSH", agent_key("many-7"), "a note")
+    run = fleet.begin(agents=[f"many-{n}" for n in range(60)], deadline=30)
+    ended = await asyncio.to_thread(fleet.end, run)
+    assert ended["counts"].get("ok", 0) >= 59
+    lines = await asyncio.to_thread(fleet.results, run, output="false")
+    assert {line["agent"] for line in lines[:-1] if line["state"] != "ok"} <= {"many-7"}
 
 
 def test_a_repeated_post_of_a_run_that_has_expired_runs_nothing(

@@ -89,8 +89,9 @@ class NewRecord(msgspec.Struct, frozen=True):
 
 class Acceptance(msgspec.Struct, frozen=True):
     """The answer to a post. `why` is ok, exists (it was accepted before), unknown (the agent has no row) or full (it
-    has `opened` open commands). Only the first two have the agent's row, if there is one; after the others nothing was
-    written. With `offered` the command counts as sent to the process that the row names."""
+    has `opened` open commands); for one of many also failed (a key has a value of another type, so it is to be accepted
+    by itself). Only the first two have the agent's row, if there is one; after the others nothing was written. With
+    `offered` the command counts as sent to the process that the row names."""
 
     why: str
     row: AgentRow | None = None
@@ -147,9 +148,10 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 class AppendResult(msgspec.Struct, frozen=True):
-    """The answer to an append. `why` is ok, gone, over, fenced or gap. `held` is the number of bytes that are retained
-    as a window and wait for a reader. `next` is the number of the next chunk, `added` how many results were stored, and
-    `seq` the number of all results, -1 if those that were added must be read from the store."""
+    """The answer to an append. `why` is ok, gone, over, fenced or gap; for one of many also failed (a key has a value
+    of another type, so it is to be stored by itself). `held` is the number of bytes that are retained as a window and
+    wait for a reader. `next` is the number of the next chunk, `added` how many results were stored, and `seq` that of
+    all results, -1 if those that were added must be read from the store."""
 
     why: str
     state: str

@@ -7,6 +7,7 @@ replies. Nothing here sends anything to Redis. A reply in another form is a bug 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -49,6 +50,18 @@ def parse_accept(agent: str, reply: Reply) -> Acceptance:
     return Acceptance("ok" if offered else word, AgentRow.parse(agent, values(row)) if row else None, offered=offered)
 
 
+def parse_one_accepted(agent: str, reply: Reply) -> Acceptance:
+    """One of many. The row of a command that was offered has what a doorbell and the presence of the agent need."""
+    answer = items(reply)
+    if answer[0] != b"offered":
+        return parse_accept(agent, reply)
+    _, lease, gen, up, seen = values(answer)
+    assert lease is not None
+    assert gen is not None
+    row = AgentRow(agent, lease.decode(), int(gen), "", 0, "", int(up or 0), int(seen or 0), 0, False)
+    return Acceptance("ok", row, 0, True)
+
+
 def parse_take_over(reply: Reply) -> TakenOver | Settled:
     answer = items(reply)
     kind = text(answer[0])
@@ -74,6 +87,8 @@ def parse_fence(reply: Reply) -> Delivery | Settled:
 
 def parse_append(reply: Reply) -> AppendResult:
     answer = items(reply)
+    if len(answer) == 1:
+        return AppendResult(text(answer[0]), "", (), 0)
     return AppendResult(
         text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]), integer(answer[1]),
         integer(answer[5]), integer(answer[6]),
@@ -172,7 +187,13 @@ def parse_origin(reply: Reply) -> CommandOrigin | None:
 
 def follower_names(reply: Reply) -> tuple[str, ...]:
     """The lease names of the followers."""
-    return tuple(octets(reply).decode().split())
+    return _split(octets(reply))
+
+
+@lru_cache(maxsize=256)
+def _split(names: bytes) -> tuple[str, ...]:
+    """Many commands have the same followers."""
+    return tuple(names.decode().split())
 
 
 def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:

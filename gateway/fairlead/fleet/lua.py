@@ -1,7 +1,7 @@
 """The Lua scripts of this package, one constant each. They are read once, when the module is imported.
 
 All modules of `fleet` that write to Redis use them. A line `--include record` in a script is replaced with record.lua,
-and so are those of columns.lua and facts.lua: the functions that several scripts share, because Redis scripts cannot
+and so are those of SHARED: the functions that several scripts share, because Redis scripts cannot
 include one another. This module sends nothing to Redis: the `Store` does, and it loads a script into Redis if the
 script is missing there.
 """
@@ -14,7 +14,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.store.script import Script
 
 _FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
-SHARED = ("record", "columns", "facts")
+SHARED = ("record", "accept", "append", "columns", "facts")
 
 
 def _load(name: str) -> Script:
@@ -29,9 +29,11 @@ HEARTBEAT = _load("heartbeat")
 CLAIM_AGENT = _load("claim_agent")
 RELEASE_AGENT = _load("release_agent")
 ACCEPT_COMMAND = _load("accept_command")
+ACCEPT_COMMANDS = _load("accept_commands")
 DISPATCH_COMMAND = _load("dispatch_command")
 FENCE_COMMAND = _load("fence_command")
 APPEND_RESULTS = _load("append_results")
+APPEND_BATCH = _load("append_batch")
 FINISH_COMMAND = _load("finish_command")
 READ_RECORD = _load("read_record")
 TIME_OUT_COMMAND = _load("time_out_command")

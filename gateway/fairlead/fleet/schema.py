@@ -307,6 +307,21 @@ def kept_keys(shard: int) -> tuple[str, str, str]:
     return f"fl2:kept:{{{shard}}}", f"fl2:kept_until:{{{shard}}}", f"fl2:kept_bytes:{{{shard}}}"
 
 
+def keys_to_accept(shard: int, command: str, agent: str) -> tuple[str, str, str]:
+    """The agent's row and open commands, and the record, of a command whose shard is known: for one of many."""
+    of_agent = f"{{{shard}}}:{agent}"
+    return f"fl2:agent:{of_agent}", f"fl2:open:{of_agent}", f"fl2:cmd:{{{shard}}}:{command}"
+
+
+def keys_to_append(shard: int, command: str, agent: str) -> tuple[str, str, str, str, str, str]:
+    """The record, results, input and outcome of a command, and the open commands and the row of its agent, likewise."""
+    of_command, of_agent = f"{{{shard}}}:{command}", f"{{{shard}}}:{agent}"
+    return (
+        f"fl2:cmd:{of_command}", f"fl2:out:{of_command}", f"fl2:in:{of_command}", f"fl2:outcome:{of_command}",
+        f"fl2:open:{of_agent}", f"fl2:agent:{of_agent}",
+    )  # fmt: skip
+
+
 def idem_key(digest: str, agent: str) -> str:
     """What the Idempotency-Key of a command is bound to, beside the command's record."""
     return f"fl1:idem:{{{agent_shard(agent)}}}:{digest}"

@@ -31,7 +31,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.delivery.bulk_offers import BulkOffers
 from fairlead.routing.delivery.command_delivery import CommandDelivery
-from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.recording.recorder import Recorder
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.heartbeat import Heartbeat
 from fairlead.routing.observability.link_query import LinkQuery

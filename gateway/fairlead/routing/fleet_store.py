@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.fleet.batches.command_batches import CommandBatches
 from fairlead.fleet.columns.agent_columns import AgentColumns
 from fairlead.fleet.columns.column_builder import ColumnBuilder
 from fairlead.fleet.commands import Commands
@@ -29,14 +30,15 @@ from fairlead.store.store import Store
 @dataclass(frozen=True, slots=True)
 class FleetStore:
     """`store` is the client, which must be started. The others hold agents, the columns of their facts and labels,
-    commands, events, deadlines, nodes, the budget of moves, what the operator tells all nodes, how full Redis is, what
-    a failover needs, what tenants may have, and which results are kept of ended commands."""
+    commands, many commands at once, events, deadlines, nodes, the budget of moves, what the operator tells all nodes,
+    how full Redis is, what a failover needs, what tenants may have, and which results are kept of ended commands."""
 
     store: Store
     directory: Directory
     columns: AgentColumns
     column_builder: ColumnBuilder
     records: Commands
+    batches: CommandBatches
     events: EventLog
     deadlines: DeadlineQueue
     node_rows: NodeRows
@@ -65,6 +67,7 @@ class FleetStore:
             AgentColumns(store, directory),
             ColumnBuilder(store, directory),
             records,
+            CommandBatches(store, output_limit, records.recent),
             EventLog(store),
             DeadlineQueue(store),
             NodeRows(store),

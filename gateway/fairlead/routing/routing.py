@@ -27,7 +27,7 @@ from fairlead.routing.commands.sweeper import CommandSweeper
 from fairlead.routing.contents.content_cache import ContentCache
 from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.delivery.command_delivery import CommandDelivery
-from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.recording.recorder import Recorder
 from fairlead.routing.delivery.taken_offers import TakenOffers
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder

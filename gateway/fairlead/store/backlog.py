@@ -88,10 +88,10 @@ _CONTROL, _BACKGROUND = Priority.CONTROL, Priority.BACKGROUND
 class Call:
     """One call, from its submission to its result. `expected` is the expected size of its reply in bytes.
 
-    `count` is the number of commands packed in it. `replies` is None for a call of one command, whose result is the
-    reply; for others it holds the replies so far, and is the result once it is complete. `since` is the time of the
-    event loop at which the call began to wait. `told` says that somebody outside is told what the reply says, so that
-    it must last (see `confirmer`).
+    `count` is the number of commands packed in it, or whose work it does. `replies` is None for a call of one command,
+    whose result is the reply; for others it holds the replies so far, and is the result once it is complete. `since` is
+    the time of the event loop at which the call began to wait. `told` says that somebody outside is told what the reply
+    says, so that it must last (see `confirmer`).
     """
 
     __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script", "since", "told")

@@ -185,10 +185,12 @@ class Store(ABC):
     def run(
         self, script: Script, keys: Sequence[bytes | str], args: Sequence[Arg], *,
         priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY, told: bool | None = None,
+        count: int = 1,
     ) -> asyncio.Future[Reply]:  # fmt: skip
-        """Run a script. It works like `submit`, and the future may also fail with `ScriptError`."""
+        """Run a script. It works like `submit`, and the future may also fail with `ScriptError`. `count` is how many
+        calls it is in its batch, if it does the work of several."""
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
-        call = Call(self._future(), packed, script, priority, expected)
+        call = Call(self._future(), packed, script, priority, expected, count)
         if told is not None:
             call.told = told
         return self._enqueue(call, keys)

@@ -97,20 +97,19 @@ class RunScene:
                     return time.monotonic()
         raise SystemExit(f"{path} has no result")
 
-    async def typing(self) -> list[float]:
-        """Echoes until it is cancelled."""
+    async def typing(self, over: asyncio.Event) -> list[float]:
+        """Echoes until it is over, the last of which is waited for."""
         times: list[float] = []
-        try:
-            while True:
-                times += await self.terminal.echoes(LIMIT, 1)
-        except asyncio.CancelledError:
-            return times
+        while not over.is_set():
+            times += await self.terminal.echoes(LIMIT, 1)
+        return times
 
     async def run(self, body: dict[str, Any], found: RunFigures) -> None:
         """Post a run and wait for its end."""
         watch = MemoryWatch({str(pid): pid for pid in self.pids["nodes"]})
         held, calm = await memory(self.valkey), sum(watch.sample().values())
-        typing, sampling = asyncio.create_task(self.typing()), asyncio.create_task(watch.keep_sampling())
+        over = asyncio.Event()
+        typing, sampling = asyncio.create_task(self.typing(over)), asyncio.create_task(watch.keep_sampling())
         before, began = self.cpu(), time.monotonic()
         answer = await self.http.post("/v1/runs", json=body)
         assert answer.status_code == 202, answer.text
@@ -127,8 +126,8 @@ class RunScene:
         found.first = await first - began
         found.nodes_us, found.valkey_us = ((after[name] - before[name]) / targets for name in ("nodes", "valkey"))
         found.all_us = found.nodes_us + found.valkey_us
-        for task in (typing, sampling):
-            task.cancel()
+        over.set()
+        sampling.cancel()
         found.echo = quantiles(await typing)
         found.nodes_bytes = (sum(watch.largest.values()) - calm) / min(found.concurrency, targets)
         found.valkey_bytes = (await memory(self.valkey) - held) / targets

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from msgspec.structs import replace
 
-from fairlead.fleet.command_record import CommandRecord, Delivery, Settled, StoredEnd
+from fairlead.fleet.batches.command_batches import SentSteps
+from fairlead.fleet.command_record import AppendResult, CommandRecord, Delivery, Settled, StoredEnd
 from fairlead.fleet.commands import accepted as ack
 from fairlead.fleet.commands import data, ending
 from fairlead.fleet.schema import TargetState
+from fairlead.shards import command_shard
 from fairlead.store.reply import Arg
 from fairlead.telemetry.command_timing import CommandOrigin
 
@@ -108,7 +110,7 @@ class Outcomes(Posting):
         packed = [arg for step in steps for arg in pack(step)]
 
         def call() -> None:
-            stored = self.server.call(lambda: self.records.append(command, session.agent, session.gen, packed))
+            stored = self._stored(command, session, packed)
             expected = self.model.append(command, session.agent, session.gen, steps)
             assert replace(stored, followers=unordered(stored.followers)) == replace(
                 expected, followers=unordered(expected.followers)
@@ -116,6 +118,14 @@ class Outcomes(Posting):
 
         self.repeatedly(again, call)
         self._closed(command)
+
+    def _stored(self, command: str, by: Session, steps: list[Arg]) -> AppendResult:
+        """By itself, or as one of many."""
+        if not self.one_of_many():
+            return self.server.call(lambda: self.records.append(command, by.agent, by.gen, steps))
+        sent = [SentSteps(command, by.agent, by.gen, steps)]
+        [stored] = self.batches.parse(self.server.call(lambda: self.batches.append(command_shard(command), sent)))
+        return stored
 
     @rule(
         nth=living,

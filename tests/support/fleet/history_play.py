@@ -13,6 +13,7 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
+from fairlead.fleet.batches.command_batches import CommandBatches
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
@@ -66,12 +67,19 @@ class Play(RuleBasedStateMachine):
         self.now = server.run(server.time())
         self.directory = Directory(server.store)
         self.records = Commands(server.store, OUTPUT_LIMIT)
+        self.batches = CommandBatches(server.store, OUTPUT_LIMIT, self.records.recent)
+        self._one_of_many = False
         self.due = DeadlineQueue(server.store)
         self.model = Reference(OPEN_LIMIT, OUTPUT_LIMIT, INPUT_LIMIT)
         self.serial = count(1)
         self.sessions: list[Session] = []
         self.commands: list[str] = []
         self.taken: dict[tuple[str, str], int] = {}
+
+    def one_of_many(self) -> bool:
+        """Whether the next call is that for many commands: every second one is, and the other does the same for one."""
+        self._one_of_many = not self._one_of_many
+        return self._one_of_many
 
     def valid(self, late: bool) -> int:
         return self.now - 1 if late else self.now + FAR_MS

@@ -198,6 +198,6 @@ class RecentSteps:
         now = self._clock()
         if steps.has_before(now - KEPT) and self.settled():
             steps.forget_before(now - KEPT)
-        while steps and steps.size + len(packed) + OVERHEAD > most:
+        while steps.size + len(packed) + OVERHEAD > most and steps:
             steps.forget_oldest()
         steps.add(packed, now)

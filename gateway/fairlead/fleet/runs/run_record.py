@@ -66,9 +66,14 @@ LETTERS = dict(zip(RunTargetState, b"wroftacesnq", strict=True))
 STATES = {letter: state for state, letter in LETTERS.items()}
 
 
-def state_of_command(state: TargetState) -> RunTargetState:
-    """The state of a run's target whose command is in `state`."""
-    return RunTargetState(state.value) if state.over else RunTargetState.STARTED
+_OF_COMMANDS = {
+    state.value: RunTargetState(state.value) if state.over else RunTargetState.STARTED for state in TargetState
+}
+
+
+def state_of_command(state: str) -> RunTargetState:
+    """The state of a run's target whose command is in `state`, which is a `TargetState`."""
+    return _OF_COMMANDS[state]
 
 
 class Pace(msgspec.Struct, array_like=True, frozen=True):

@@ -39,9 +39,14 @@ local function pack_sum(sum)
   return string.format('%.0f|%.0f|%.0f|%s', sum.open, sum.seq, sum.bytes, sum.truncated)
 end
 
+local known_terms, parsed_terms -- the last ones: those of many commands of one call are often the same
+
 local function parse_terms(packed)
-  local expires, retention, retry, retain, remembered = string.match(packed, '^(%d+)|(%d+)|(%a+)|(%a+)|(%d+)$')
-  return tonumber(expires), tonumber(retention), retry, retain, tonumber(remembered)
+  if packed ~= known_terms then
+    local expires, retention, retry, retain, remembered = string.match(packed, '^(%d+)|(%d+)|(%a+)|(%a+)|(%d+)$')
+    known_terms, parsed_terms = packed, {tonumber(expires), tonumber(retention), retry, retain, tonumber(remembered)}
+  end
+  return unpack(parsed_terms)
 end
 
 -- Notes that the results of a command that has ended are kept, so that they are dropped once they have been kept for
@@ -52,9 +57,10 @@ local ENTRY_BYTES = 64 -- that Redis needs for each entry besides
 local STREAM_BYTES = 4400 -- that Redis needs for the shortest stream
 local SOON_DUE = 60000 -- ms: whoever follows the command has read its results by then
 
-local function note_kept(keys, agent, retention, sum, end_bytes, few)
+local function note_kept(keys, agent, retention, sum, end_bytes, few, limit)
   local bytes, stream = sum.bytes + end_bytes, sum.seq > 0 and not few
-  local limit = tonumber(redis.call('HGET', keys[1], 'results_limit') or '')
+  if limit == nil then limit = redis.call('HGET', keys[1], 'results_limit') end
+  limit = tonumber(limit or '')
   local over = limit and bytes > limit and (sum.seq > 0 or end_bytes > KEPT_FROM)
   if bytes <= KEPT_FROM and not stream and not over then return end
   local now, kept = now_ms(), over and math.min(SOON_DUE, retention) or retention
@@ -72,8 +78,9 @@ end
 -- in) expire after `retention`, whatever their TTL was before; `out` exists only if there was ever an entry. The command is removed from the agent's open commands (keys[5]) and from the deadline queue (keys[6]), and a
 -- failure is noted in the agent's row (keys[7]), unless these keys were not passed, because the caller does that later.
 -- For a command that was posted with an Idempotency-Key, the outcome is kept until `remembered`, when the key expires,
--- because a repeated post must not run the command again. `few` are its results, packed, if there is no `out`, and
--- `no_input` says that there is no `in`.
+-- because a repeated post must not run the command again. `few` are its results, packed, if there is no `out`,
+-- `no_input` says that there is no `in`, and `limit` is its field `results_limit`, nil if that has to be read. With
+-- `keys.ended` the caller removes the members that are added there from the deadline queue.
 local KEPT_FAILURES = 5 -- enough to see whether a command always fails in the same way
 local FAILED = {failed = 1, timeout = 1, offline = 1, expired = 1}
 
@@ -88,7 +95,7 @@ local function note_failure(key, line)
   redis.call('HSET', key, 'failures', table.concat(lines, '\n'))
 end
 
-local function finish_row(keys, agent, row, state, blob, sum, terms, code, few, no_input)
+local function finish_row(keys, agent, row, state, blob, sum, terms, code, few, no_input, limit)
   row.state = state
   sum.open = sum.open - 1
   if few then
@@ -101,7 +108,11 @@ local function finish_row(keys, agent, row, state, blob, sum, terms, code, few, 
   if keys[5] then
     local id = string.match(keys[1], '}:(.*)$')
     redis.call('HDEL', keys[5], id)
-    redis.call('ZREM', keys[6], id .. ' ' .. agent)
+    if keys.ended then
+      keys.ended[#keys.ended + 1] = id .. ' ' .. agent
+    else
+      redis.call('ZREM', keys[6], id .. ' ' .. agent)
+    end
     if FAILED[state] then
       note_failure(keys[7], string.format('command %s ended as %s%s', id, state, code == '' and '' or ': ' .. code))
     end
@@ -110,7 +121,7 @@ local function finish_row(keys, agent, row, state, blob, sum, terms, code, few, 
   redis.call('PEXPIRE', keys[1], retention)
   if sum.seq > 0 and not few then redis.call('PEXPIRE', keys[2], retention) end
   if not no_input then redis.call('PEXPIRE', keys[3], retention) end
-  note_kept(keys, agent, retention, sum, #blob, few)
+  note_kept(keys, agent, retention, sum, #blob, few, limit)
   if remembered == 0 then return end
   local now = now_ms()
   if remembered - now > retention then

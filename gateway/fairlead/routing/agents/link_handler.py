@@ -21,7 +21,7 @@ from fairlead.routing.agents.lease_release import LeaseReleaser
 from fairlead.routing.agents.registration import Registration
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.delivery.command_delivery import CommandDelivery
-from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.recording.recorder import Recorder
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.tenant import qualified, tenant_of
 from fairlead.wire.close_codes import CloseCode

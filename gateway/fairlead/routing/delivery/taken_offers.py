@@ -19,7 +19,8 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import wait_for_redis
 
 KEPT: Final = 10.0
-"""Seconds for which a command is remembered: several times as long as an offer is valid, by another clock."""
+"""Seconds for which a command is remembered at least, and twice that at most: several times as long as an offer is
+valid, by another clock."""
 OUTAGE: Final = 30.0
 """Seconds to wait for Redis with an offer to give back. Afterwards the command sweeper finds the command."""
 
@@ -31,8 +32,13 @@ class TakenOffers:
         self._inbox = inbox
         self.membership = membership
         self._tasks = tasks
-        self._taken: dict[str, float] = {}
-        """When each command was taken, by the event loop's time, oldest first."""
+        self._taken: set[str] = set()
+        """What was taken in the last KEPT seconds. Forgetting command by command, the oldest of a dict first, would
+        walk over the places of all that were forgotten before it: 47 µs for each at 3,000 a second."""
+        self._before: set[str] = set()
+        """What was taken in the KEPT seconds before them."""
+        self._since = 0.0
+        """When `_taken` began, by the event loop's time."""
 
     def valid(self, offer: CommandOffered) -> bool:
         """Whether the command may be sent without asking. Others may rely on the contrary some time after that."""
@@ -40,12 +46,13 @@ class TakenOffers:
 
     def take(self, command: str) -> bool:
         """Remember that this node handles `command`. Returns False if it did so before."""
-        now, taken = asyncio.get_running_loop().time(), self._taken
-        if command in taken:
+        now = asyncio.get_running_loop().time()
+        if now - self._since > KEPT:
+            self._before = self._taken if now - self._since <= 2 * KEPT else set()
+            self._taken, self._since = set(), now
+        if command in self._taken or command in self._before:
             return False
-        while taken and taken[first := next(iter(taken))] < now - KEPT:
-            del taken[first]
-        taken[command] = now
+        self._taken.add(command)
         return True
 
     def give_back(self, agent: str, command: str, gen: int) -> None:

@@ -17,7 +17,6 @@ from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, CommandUnknown
 from fairlead.fleet.runs.run_record import OwnedRun, RunState, RunStep, RunTargetState, state_of_command
 from fairlead.fleet.runs.runs import Runs, StepAnswer
-from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.dispatch import Dispatcher
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
@@ -222,7 +221,7 @@ class RunDriver:
         for target in told:
             assert target.end is not None
             said = target.end
-            self._end(target, state_of_command(TargetState(said.state)), said.code, said.digest, said.exit or "")
+            self._end(target, state_of_command(said.state), said.code, said.digest, said.exit or "")
         ends = await self._services.commands.read_ends([target.command for target in news])
         again: list[TargetFollower] = []
         for target, end in zip(news, ends, strict=True):

@@ -32,6 +32,7 @@ from fairlead.routing.timeouts import RING_AGAIN_MS
 from fairlead.shards import of_agent
 from fairlead.signing.run_signature import target_id
 from fairlead.store.answer import Answer, answers_or_errors
+from fairlead.store.errors import StoreError
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 from fairlead.tenant import local_id
@@ -39,6 +40,7 @@ from fairlead.wire.ids import uuid7
 
 AT_ONCE: Final = 32
 """Commands that are started in one turn of the event loop."""
+FAILED: Final = Acceptance("failed")
 PAGE_BYTES: Final = 64 << 10
 COMPARED_BYTES: Final = 1 << 20
 """Output above it is not compared with that of others: reading it would cost more than the run."""
@@ -81,6 +83,7 @@ class TargetCommands:
         tracing: Tracing, retention: Retention,
     ) -> None:  # fmt: skip
         self._records = fleet.records
+        self._batches = fleet.batches
         self._gate = fleet.gate
         self._data = DataCheck(fleet.data_epochs, membership)
         self._inbox = inbox
@@ -98,26 +101,44 @@ class TargetCommands:
         none begins any more."""
         started = StartedCommands()
         for at in range(0, len(targets), AT_ONCE):
-            records = [self._record(run, signatures, *target) for target in targets[at : at + AT_ONCE]]
-            answers = [self._accept(run, record, valid) for record in records]
+            now = self._membership.now()
+            records = [self._record(run, signatures, now, *target) for target in targets[at : at + AT_ONCE]]
+            due_at, offer = self._due_at(records[0]), _offered(run, records)
+            follower = ENDS_ONLY + self._membership.lease
             rung = dict[str, list[Doorbell]]()
-            for record, accepted in zip(records, await answers_or_errors(answers), strict=True):
-                if isinstance(accepted, BusUnavailable):
-                    started.in_doubt.add(record.id)
-                elif isinstance(accepted, Exception):
-                    raise accepted
-                elif accepted.why == "full":
-                    started.refused[record.id] = "unavailable"
-                elif accepted.row is not None:
-                    self._metrics.accepted.inc(accepted.why == "ok")
-                    lease, doorbell = await self._announce(run, record, accepted, accepted.row, started)
-                    if lease:
-                        rung.setdefault(lease, []).append(doorbell)
-                elif accepted.why == "unknown":
-                    await self._unknown(run, record, valid, started)
+            for part, answer in list(self._batches.accept(records, due_at, valid, follower, offer=offer)):
+                for record, accepted in zip(part, await self._answers(run, part, answer, valid), strict=True):
+                    if isinstance(accepted, BusUnavailable | StoreError):
+                        started.in_doubt.add(record.id)
+                    elif isinstance(accepted, Exception):
+                        raise accepted
+                    elif accepted.why == "full":
+                        started.refused[record.id] = "unavailable"
+                    elif accepted.row is not None:
+                        self._metrics.accepted.inc(accepted.why == "ok")
+                        lease, doorbell = await self._announce(run, record, accepted, accepted.row, started)
+                        if lease:
+                            rung.setdefault(lease, []).append(doorbell)
+                    elif accepted.why == "unknown":
+                        await self._unknown(run, record, valid, started)
             for lease, doorbells in rung.items():
                 self._inbox.ring(lease, doorbells)
         return started
+
+    async def _answers(
+        self, run: OwnedRun, records: Sequence[NewRecord], answer: Answer[list[Acceptance]], valid: int
+    ) -> Sequence[Acceptance | Exception]:
+        """What became of each of the commands of one call."""
+        accepted: Sequence[Acceptance | Exception]
+        try:
+            accepted = await answer
+        except BusUnavailable as e:
+            return [e] * len(records)
+        except StoreError:  # of a key that they share
+            accepted = [FAILED] * len(records)
+        again = [record for record, one in zip(records, accepted, strict=True) if one == FAILED]
+        alone = iter(await answers_or_errors([self._accept(run, record, valid) for record in again]))
+        return [next(alone) if one == FAILED else one for one in accepted]
 
     async def _announce(
         self, run: OwnedRun, record: NewRecord, accepted: Acceptance, row: AgentRow, started: StartedCommands
@@ -146,8 +167,8 @@ class TargetCommands:
             return False
         return True
 
-    def _record(self, run: OwnedRun, signatures: RunSignatures | None, command: str, agent: str) -> NewRecord:
-        terms, now = run.terms, self._membership.now()
+    def _record(self, run: OwnedRun, signatures: RunSignatures | None, now: int, command: str, agent: str) -> NewRecord:
+        terms = run.terms
         expires = min(now + terms.deadline + terms.queue, terms.expires)
         hold = min(now + (terms.queue or AWAY_MS), expires)
         # The results of the first target are kept as long as those of the last. A record is kept for `retention` from
@@ -161,11 +182,15 @@ class TargetCommands:
         )  # fmt: skip
 
     def _accept(self, run: OwnedRun, record: NewRecord, valid: int, *, unknown: bool = False) -> Answer[Acceptance]:
-        due_at = min(record.created + RING_AGAIN_MS, record.hold_until)
-        # The command of an agent that may be waited for is queued from the start: an offer to a node that has just died
-        # would leave it in doubt whether it ran. That of an agent without a row is for nobody yet.
-        offer = not unknown and not run.terms.queue and fits_doorbell(record)
-        return self._records.accept(record, due_at, valid, ENDS_ONLY + self._membership.lease, unknown, offer)
+        # That of an agent without a row is for nobody yet.
+        offer = not unknown and _offered(run, [record])
+        follower = ENDS_ONLY + self._membership.lease
+        return self._records.accept(record, self._due_at(record), valid, follower, unknown, offer)
+
+    @staticmethod
+    def _due_at(record: NewRecord) -> int:
+        """When the command sweeper looks at the command first."""
+        return min(record.created + RING_AGAIN_MS, record.hold_until)
 
     async def _unknown(self, run: OwnedRun, record: NewRecord, valid: int, started: StartedCommands) -> None:
         """Accept the command of an agent that has no row, if that is because Redis has just lost its data. The command
@@ -231,6 +256,12 @@ class TargetCommands:
         _add(compared, page)
         whole = not page.ended.truncated and compared.size <= COMPARED_BYTES
         return _ended(page.ended, compared.digest(page.ended.targets[0].ending) if whole else "")
+
+
+def _offered(run: OwnedRun, records: Sequence[NewRecord]) -> bool:
+    """Whether commands are offered to the links of their agents. That of an agent that may be waited for is queued from
+    the start: an offer to a node that has just died would leave it in doubt whether it ran."""
+    return not run.terms.queue and all(map(fits_doorbell, records))
 
 
 def _add(compared: OutputDigest, page: ResultPage) -> None:

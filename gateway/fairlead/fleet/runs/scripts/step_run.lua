@@ -37,14 +37,25 @@ if at > 13 then
   for i = 2, 3 do redis.call('PEXPIRE', KEYS[i], life) end
 end
 for _, letter in ipairs({'r', 'q'}) do
-  for i = at + 1, at + tonumber(ARGV[at]) do redis.call('SETRANGE', KEYS[3], ARGV[i], letter) end
-  at = at + 1 + tonumber(ARGV[at])
+  local first, last = at + 1, at + tonumber(ARGV[at])
+  while first <= last do -- targets start in their order, so most of them are one piece
+    local count = 1
+    while first + count <= last and tonumber(ARGV[first + count]) == tonumber(ARGV[first]) + count do count = count + 1 end
+    redis.call('SETRANGE', KEYS[3], ARGV[first], string.rep(letter, count))
+    first = first + count
+  end
+  at = last + 1
 end
 local count = tonumber(ARGV[at])
 local fresh = count > 0 and redis.call('EXISTS', KEYS[4]) == 0
+local ends = {}
 for i = 0, count - 1 do
   redis.call('SETRANGE', KEYS[3], ARGV[at + 1 + 3 * i], ARGV[at + 2 + 3 * i])
-  redis.call('RPUSH', KEYS[4], ARGV[at + 3 + 3 * i])
+  ends[#ends + 1] = ARGV[at + 3 + 3 * i]
+  if #ends == 500 or i == count - 1 then
+    redis.call('RPUSH', KEYS[4], unpack(ends))
+    ends = {}
+  end
 end
 at = at + 1 + 3 * count
 if ARGV[9] == '1' then

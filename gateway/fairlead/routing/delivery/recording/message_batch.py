@@ -7,7 +7,7 @@ here, but for their number, because the receipt covers all messages before it. I
 from __future__ import annotations
 
 from fairlead.hub.pending_messages import pending_size
-from fairlead.routing.delivery.append_ops import append_ops, error_code
+from fairlead.routing.delivery.recording.append_ops import append_ops, error_code
 from fairlead.routing.delivery.terminal_recording import OUTPUT
 from fairlead.store.reply import Arg
 from fairlead.wire.messages import Ack, Chunk, Credit, End, Event, FromAgent

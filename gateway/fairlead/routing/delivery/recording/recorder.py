@@ -18,10 +18,10 @@ from fairlead.fleet.command_record import AppendResult, StoredEnd
 from fairlead.fleet.schema import TargetState
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
-from fairlead.routing.commands.completion import ENDS_ONLY, Completion
-from fairlead.routing.commands.output_digest import SentOutput, output_of_steps
-from fairlead.routing.commands.result_doorbells import pack_added
-from fairlead.routing.delivery.message_batch import MessageBatch
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.delivery.recording.bulk_recorder import BulkRecorder
+from fairlead.routing.delivery.recording.message_batch import MessageBatch
+from fairlead.routing.delivery.recording.receipts import HELD_LIMIT, Receipts
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.eviction import close_superseded
 from fairlead.routing.fleet_store import FleetStore
@@ -31,15 +31,10 @@ from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.store.reply import Arg, integer
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import OVER, Cancel, Credit
 
 logger = logging.getLogger(__name__)
 
-HELD_LIMIT = 4 << 20
-"""Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
-no more credit, so at most one window more arrives."""
 EVENTS_AGAIN = (0.1, 1.0)
 """The least and the greatest number of seconds after which events that could not be stored are tried again."""
 TIMEOUT = 300.0
@@ -60,7 +55,6 @@ class Recorder:
         self._directory = fleet.directory
         self._records = fleet.records
         self._events = fleet.events
-        self._kept = fleet.kept_results
         self._memory = fleet.memory
         self._tenants = fleet.tenants
         self._gate = fleet.gate
@@ -69,6 +63,8 @@ class Recorder:
         self._telemetry = telemetry
         self._tasks = tasks
         self._metrics = metrics
+        self._after = Receipts(fleet, completion, telemetry, metrics)
+        self._bulk = BulkRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
         self._waiting: dict[Session, asyncio.Event] = {}
         """Sessions whose task waits because their events cannot be stored. The event is set when more is sent."""
 
@@ -76,21 +72,30 @@ class Recorder:
         """Store the pending messages of the session in a task."""
         if self._waiting and (more := self._waiting.get(session)) is not None:
             more.set()
-            return
-        self._tasks.spawn(self._run(session))
+        elif self._terminals.on or not self._bulk.take(session):
+            self._tasks.spawn(self._run(session))
 
-    async def _run(self, session: Session) -> None:
+    def _store_alone(self, session: Session, batch: MessageBatch) -> None:
+        self._tasks.spawn(self._run(session, batch))
+
+    async def _run(self, session: Session, batch: MessageBatch | None = None) -> None:
+        """Store `batch`, and then what is pending, until nothing is."""
         try:
-            while messages := session.take_pending():
-                if not await self._record(session, MessageBatch(messages)):
+            batch = batch or _pending(session)
+            while batch is not None:
+                if not await self._record(session, batch):
                     session.discard_pending()
                     return
+                batch = _pending(session)
         except Exception:
-            # What was not stored has no receipt: the agent sends it again on its next link.
-            about = ids(agent=session.agent, session=session.sid)
-            logger.exception("storing for %s failed: its link is closed", session.agent, extra=about)
-            session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
-            session.discard_pending()
+            self._failed(session)
+
+    def _failed(self, session: Session) -> None:
+        """Close the link. What was not stored has no receipt: the agent sends it again on its next one."""
+        about = ids(agent=session.agent, session=session.sid)
+        logger.exception("storing for %s failed: its link is closed", session.agent, extra=about)
+        session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
+        session.discard_pending()
 
     async def _record(self, session: Session, batch: MessageBatch) -> bool:
         """Store one batch and send the receipt. Returns False if this session may store nothing more."""
@@ -107,14 +112,14 @@ class Recorder:
                     # The batch is dropped with the link: the agent has no receipt for it.
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
-        self._confirm(session, batch)
+        self._after.confirm(session, batch)
         return True
 
     async def _take_more(self, session: Session, batch: MessageBatch) -> None:
         """Only events of the batch are left, as in a Cluster whose primary of the events is away: results go on. Wait
         until the agent has sent more, or the events are due, and add what it has sent to the batch."""
-        self._repay(session, batch)
-        self._release(session, batch)
+        self._after.repay(session, batch)
+        self._after.release(session, batch)
         now = asyncio.get_running_loop().time()
         if batch.again <= now:
             batch.again = now + random.uniform(*EVENTS_AGAIN)
@@ -152,8 +157,6 @@ class Recorder:
                 failure = stored
                 continue
             steps = batch.ops.pop(command)
-            if stored.why == "ok":
-                self._records.recent.results_stored(command, agent, session.memory, steps)
             fenced = fenced or stored.why == "fenced"
             await self._stored(session, command, stored, batch.codes.get(command, ""), steps)
         for event, done in zip(events, added, strict=True):
@@ -195,49 +198,18 @@ class Recorder:
             session.close_stream(command)
             session.stop_timing(command)
         elif stored.why != "ok":
-            # Over, or gone with Redis' data. If this agent ended it, the answer to an earlier append was lost.
-            self._dismiss(session, command)
-            self._completion.forget(command, session.agent)
-            self._completion.notify(command, stored.followers)
-        elif TargetState(stored.state).over:
-            session.close_stream(command)
-            runs = sum([lease.startswith(ENDS_ONLY) for lease in stored.followers])
-            sent = output_of_steps(steps) if runs else None
-            added = _added(session, stored, steps) if runs < len(stored.followers) else b""
-            await self._completed(session, command, stored, code, sent, added)
+            self._after.over(session, command, stored)
         else:
-            if stored.added:
-                self._completion.notify_results(command, stored.followers, _added(session, stored, steps))
-            if stored.held > HELD_LIMIT:
-                session.withhold(command)
+            if TargetState(stored.state).over and self._after.lacks_origin(session, command):
+                await self._after.find_origin(session, command)
+            self._after.stored(session, command, stored, code, steps)
 
     async def _end(self, session: Session, command: str, how: StoredEnd) -> None:
         """End a command as failed that the agent still runs, and tell the agent to stop it. Raises BusUnavailable."""
         ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
-        self._dismiss(session, command)
+        self._after.dismiss(session, command)
         if ended.why == "ok":
             self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
-
-    async def _completed(
-        self, session: Session, command: str, stored: AppendResult, code: str, sent: SentOutput | None, added: bytes
-    ) -> None:
-        """Do what follows after the agent has ended the command."""
-        timing = session.stop_timing(command)
-        if timing is None:
-            self._completion.completed(
-                command, session.agent, stored.state, stored.followers, code, sent=sent, added=added
-            )
-            return
-        timing.stored, timing.code = wall_ns(), code
-        if timing.origin is None and self._telemetry.tracing.on:
-            try:  # the command was sent on another link, which knew its origin
-                timing.origin = await self._records.origin(command)
-            except BusUnavailable:
-                pass
-        kept = self._completion.completed(
-            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid, sent, added
-        )
-        self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 
     async def grant_withheld(self, session: Session, command: str) -> None:
         """Grant the credit that was withheld, if there is room in Redis now that a caller has read results."""
@@ -253,45 +225,8 @@ class Recorder:
         if credit is not None:
             session.send(credit)
 
-    def _dismiss(self, session: Session, command: str) -> None:
-        """Tell the agent to stop a command that is over."""
-        credit = session.dismiss_stream(command)
-        session.stop_timing(command)
-        session.send(Cancel(id=command, why=OVER))
-        if credit is not None:
-            session.send(credit)
 
-    def _confirm(self, session: Session, batch: MessageBatch) -> None:
-        """Send the receipt for a stored batch, and the credit."""
-        if batch.dropped:
-            self._metrics.events_dropped.inc(batch.dropped)
-        if session.open:
-            if batch.numbered or batch.dropped:
-                session.send(session.store(batch.numbered, batch.dropped))
-            self._repay(session, batch)
-        else:
-            self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
-        self._release(session, batch)
-
-    def _release(self, session: Session, batch: MessageBatch) -> None:
-        """Stop counting as pending what is stored."""
-        stored = batch.release()
-        session.confirm_stored(stored)
-        self._kept.stored += stored
-
-    def _repay(self, session: Session, batch: MessageBatch) -> None:
-        """Send the credit for results that are stored."""
-        self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
-        for command, size in batch.sizes.items():
-            if (credit := session.repay(command, size)) is not None:
-                session.send(credit)
-        for command, size in batch.grants.items():
-            if size:
-                session.send(Credit(id=command, bytes=size))
-        batch.sizes.clear()
-        batch.grants.clear()
-
-
-def _added(session: Session, stored: AppendResult, steps: Sequence[Arg]) -> bytes:
-    """What is told to those who follow the command."""
-    return pack_added(session.agent, steps, stored) if stored.followers else b""
+def _pending(session: Session) -> MessageBatch | None:
+    """What the session has to store; None if that is nothing."""
+    messages = session.take_pending()
+    return MessageBatch(messages) if messages else None

@@ -1,0 +1,130 @@
+"""Stores what agents send of commands of the lane `bulk`: that of many agents of one shard in one call.
+
+A run on ten thousand agents ends with as many short answers, and a task, a call and a reply for each would cost more
+than what is in them. So while a call of a shard is under way, what else comes for this shard waits, and goes with the
+next one: nothing waits for a timer, and the busier the node is, the more goes together. The recorder passes it
+sessions. It gives back what is large, is not of one command alone, or was not stored: the recorder then stores the same
+once more by itself, which changes nothing that was stored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from fairlead.errors import FairleadError
+from fairlead.fleet.batches.command_batches import AT_ONCE, SentSteps
+from fairlead.fleet.command_record import AppendResult
+from fairlead.hub.session import Session
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.recording.message_batch import MessageBatch
+from fairlead.routing.delivery.recording.receipts import Receipts
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.shards import command_shard
+from fairlead.wire.messages import Ack, Chunk, End
+
+logger = logging.getLogger(__name__)
+
+SMALL: Final = 8 << 10
+"""Bytes that are pending of a session: more is stored by itself, so that a call is never more than some 256 KiB."""
+
+
+class BulkRecorder:
+    def __init__(
+        self,
+        fleet: FleetStore,
+        stored: Receipts,
+        tasks: BackgroundTasks,
+        alone: Callable[[Session, MessageBatch], None],
+        failed: Callable[[Session], None],
+    ) -> None:
+        """`alone` stores the messages of one session, and what it sends after them. `failed` closes the link of one
+        after an exception."""
+        self._batches = fleet.batches
+        self._gate = fleet.gate
+        self._stored = stored
+        self._tasks = tasks
+        self._alone = alone
+        self._failed = failed
+        self._waiting: dict[int, list[Session]] = {}
+        """The sessions that wait, by shard: of each shard for which a task is under way."""
+
+    def take(self, session: Session) -> bool:
+        """Store the pending messages of the session, if they may wait for others: returns False if they may not."""
+        first = session.pending[0] if session.pending else None
+        if not isinstance(first, Ack | Chunk | End) or not session.gives_way(first.id):
+            return False
+        shard = command_shard(first.id)
+        if (waiting := self._waiting.get(shard)) is not None:
+            waiting.append(session)
+        else:
+            self._waiting[shard] = [session]
+            self._tasks.spawn(self._run(shard))
+        return True
+
+    async def _run(self, shard: int) -> None:
+        waiting = self._waiting[shard]
+        try:
+            while waiting:
+                taken = waiting[:AT_ONCE]
+                del waiting[:AT_ONCE]
+                await self._store(shard, taken)
+        finally:
+            del self._waiting[shard]
+
+    async def _store(self, shard: int, sessions: Sequence[Session]) -> None:
+        """Store what these sessions have, or give it back."""
+        batches: list[tuple[Session, MessageBatch]] = []
+        sent: list[SentSteps] = []
+        for session in sessions:
+            try:
+                batch = MessageBatch(session.take_pending())
+                steps = self._steps(shard, session, batch)
+            except Exception:
+                self._failed(session)
+                continue
+            if steps is None:
+                self._alone(session, batch)
+            else:
+                batches.append((session, batch))
+                sent.append(steps)
+        if sent:
+            await self._append(shard, batches, sent)
+
+    async def _append(
+        self, shard: int, batches: Sequence[tuple[Session, MessageBatch]], sent: Sequence[SentSteps]
+    ) -> None:
+        try:
+            answers = self._batches.parse(await self._batches.append(shard, sent))
+        except FairleadError as e:  # Redis is away, or something is wrong with a key of one of them
+            logger.debug("the answers of %d agents are stored one by one: %s", len(sent), e)
+            for session, batch in batches:
+                self._alone(session, batch)
+            return
+        for (session, batch), one, answer in zip(batches, sent, answers, strict=True):
+            if answer.why != "ok":
+                self._alone(session, batch)
+                continue
+            try:
+                self._settle(session, batch, one, answer)
+            except Exception:
+                self._failed(session)
+                continue
+            if session.pending:  # it has sent more meanwhile
+                self._waiting[shard].append(session)
+            else:
+                session.take_pending()  # so the next message calls `record`
+
+    def _settle(self, session: Session, batch: MessageBatch, sent: SentSteps, answer: AppendResult) -> None:
+        batch.ops.clear()
+        self._stored.stored(session, sent.command, answer, batch.codes.get(sent.command, ""), sent.steps)
+        self._stored.confirm(session, batch)
+
+    def _steps(self, shard: int, session: Session, batch: MessageBatch) -> SentSteps | None:
+        """The steps of the only command of a batch; None if it has to be stored by itself."""
+        if self._gate.closed or batch.events or len(batch.ops) != 1 or batch.pending > SMALL:
+            return None
+        [(command, steps)] = batch.ops.items()
+        other = command_shard(command) != shard or self._stored.lacks_origin(session, command)
+        return None if other else SentSteps(command, session.agent, session.gen, steps)
