@@ -2,10 +2,10 @@
 --include record
 --include append
 -- KEYS: deadlines, kept, kept_until, kept_bytes, then for each command cmd, out, in, outcome, open, the agent's row; all
--- of one shard. ARGV: output limit in bytes, then for each command agent, gen, the number of arguments that are its steps,
--- and these. See append.lua.
--- Stores what the agents have sent of many commands. Returns for each command what append_results.lua would, or {'failed'}
--- if a key of it has a value of another type: it may be repeated by itself.
+-- of one shard. ARGV: output limit in bytes, then for each command agent, gen, the number of arguments that are its
+-- steps, and these. See append.lua.
+-- Stores what the agents have sent of many commands. Returns for each command what append_results.lua would, or
+-- {'failed'} if a key of it has a value of another type: it may be repeated by itself.
 local keys = {[6] = KEYS[1], [8] = KEYS[2], [9] = KEYS[3], [10] = KEYS[4], ended = {}}
 local limit, answers, at, key = tonumber(ARGV[1]), {}, 2, 5
 while at <= #ARGV do
