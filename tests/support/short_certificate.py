@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from pathlib import Path
 
 from cryptography import x509
@@ -35,13 +36,15 @@ class Authority:
         )
         self.certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, seconds: float) -> Path:
-        """A certificate for localhost that is valid for so long from now on, in one file with its key."""
+    def issue(self, seconds: float, *addresses: str) -> Path:
+        """A certificate for localhost, and for these IP addresses, that is valid for so long from now on, in one file
+        with its key."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+        named = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
         made = (
             self._builder(name, key.public_key(), seconds)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost"), *named]), critical=False)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False

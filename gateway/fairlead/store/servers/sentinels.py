@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ from fairlead.redis_url import RedisUrl, shown
 
 SENTINEL_TIMEOUT = 0.5
 """Seconds that one Sentinel is given to connect, and to answer. It answers from memory, within a millisecond."""
+
+_TLS_FAILURE = re.compile(r"\[SSL: \w+\][^(]*")
+"""What OpenSSL says, within the text of redis-py."""
 
 
 class PrimaryView(NamedTuple):
@@ -123,6 +127,9 @@ def _reason(errors: Sequence[Exception], known: bool) -> str:
     clients, so they are not used."""
     if any(isinstance(error, AuthenticationError) for error in errors):
         return "they refuse the user and password (options sentinel_username and sentinel_password)"
+    for error in errors:
+        if (failure := _TLS_FAILURE.search(str(error))) is not None:
+            return f"TLS with them fails ({failure.group().strip()})"
     if errors or known:
         return "none answers that knows one that serves"
     return "no primary of that name serves as far as they know"
