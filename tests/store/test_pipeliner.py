@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fairlead.errors import BusUnavailable, NotAnswered
+from fairlead.errors import BusUnavailable, NotAnswered, StoreFull
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.errors import ScriptError, StoreError
 from fairlead.store.pipeliner import Pipeliner
@@ -166,3 +166,17 @@ async def test_what_one_turn_of_the_event_loop_submits_is_one_batch(pipeliner: P
     assert await first == b"OK"
     assert [await one for one in later] == [b"OK"]
     assert pipeliner.batches == batches + 1
+
+
+async def test_what_must_be_written_is_although_the_memory_became_full_a_moment_ago(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    pipeliner = await connect(own_valkey.url)
+    await pipeliner.submit("CONFIG", "SET", "maxmemory", "1000")
+    assert not pipeliner.low_memory  # as a node that has not looked since then
+    written, refused = pipeliner.write("ZADD", "times", 1, "member"), pipeliner.submit("SET", "key", "value")
+    with pytest.raises(StoreFull):
+        await refused
+    assert await written == 1
+    assert pipeliner.low_memory
+    assert await pipeliner.submit("ZSCORE", "times", "member") == b"1"

@@ -231,15 +231,8 @@ class OutOfRange(msgspec.Struct, frozen=True):
     dropped_at: int = 0
 
 
-def record_keys(command: str) -> tuple[str, ...]:
-    """The keys of a record: itself, its results, its input, its outcome."""
-    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)
-
-
 def command_keys(command: str, agent: str) -> tuple[str, ...]:
     """The keys of a record, and what else the end of a command changes."""
     shard = command_shard(command)
-    return (
-        *record_keys(command), schema.open_key(agent), schema.deadlines_key(shard), schema.agent_key(agent),
-        *schema.kept_keys(shard),
-    )  # fmt: skip
+    row, opened = schema.agent_keys(agent)
+    return (*schema.record_keys(command), opened, schema.deadlines_key(shard), row, *schema.kept_keys(shard))

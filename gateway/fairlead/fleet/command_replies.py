@@ -45,9 +45,8 @@ def parse_accept(agent: str, reply: Reply) -> Acceptance:
         raise lua.late("command")
     if word == "full":
         return Acceptance(word, opened=integer(answer[1]))
-    row = answer[1:]
-    offered = word == "offered"
-    return Acceptance("ok" if offered else word, AgentRow.parse(agent, values(row)) if row else None, offered=offered)
+    row = AgentRow.parse(agent, values(answer[1:])) if len(answer) > 1 else None
+    return Acceptance("ok", row, offered=True) if word == "offered" else Acceptance(word, row)
 
 
 def parse_one_accepted(agent: str, reply: Reply) -> Acceptance:

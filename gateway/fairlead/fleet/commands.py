@@ -35,7 +35,6 @@ from fairlead.fleet.command_record import (
     StoredEnd,
     TakenOver,
     command_keys,
-    record_keys,
 )
 from fairlead.fleet.failover.recent_steps import RecentSteps
 from fairlead.fleet.schema import TargetState
@@ -87,10 +86,8 @@ class Commands:
             record.began, record.subject, record.signature, record.content,
         )  # fmt: skip
         command, agent = record.id, record.agent
-        keys = (
-            schema.agent_key(agent), schema.open_key(agent), schema.cmd_key(command), schema.outcome_key(command),
-            schema.deadlines_key(command_shard(command)),
-        )  # fmt: skip
+        written, _, _, outcome = schema.record_keys(command)
+        keys = (*schema.agent_keys(agent), written, outcome, schema.deadlines_key(command_shard(command)))
         args = (
             command, agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
             valid_until, follower, _encode(about), record.payload, schema.OPEN_LIMIT, due_at, "1" if unknown else "",
@@ -258,7 +255,7 @@ class Commands:
         """
         blob = _encode(how)
         calls = [
-            ((*record_keys(command), *schema.kept_keys(command_shard(command))), (agent, at, blob))
+            ((*schema.record_keys(command), *schema.kept_keys(command_shard(command))), (agent, at, blob))
             for command, agent, at in targets
         ]
         reply = self._store.run_each(lua.TIME_OUT_COMMAND, calls, expected=RECORD_BYTES)

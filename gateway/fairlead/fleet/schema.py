@@ -128,6 +128,7 @@ leads to its keys, because it contains the shard (see `shards`). An agent's id i
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 
 from fairlead.shards import agent_shard, command_shard
@@ -298,10 +299,25 @@ def aside_key(command: str) -> str:
     return f"fl2:aside:{{{command_shard(command)}}}:{command}"
 
 
+@cache
 def deadlines_key(shard: int) -> str:
     return f"fl2:deadlines:{{{shard}}}"
 
 
+def record_keys(command: str) -> tuple[str, str, str, str]:
+    """The keys of a record: itself, its results, its input, its outcome. Each command needs them several times, so the
+    shard is computed once."""
+    tail = f"{{{command_shard(command)}}}:{command}"
+    return f"fl2:cmd:{tail}", f"fl2:out:{tail}", f"fl2:in:{tail}", f"fl2:outcome:{tail}"
+
+
+def agent_keys(agent: str) -> tuple[str, str]:
+    """The keys of an agent's row and of its open commands."""
+    tail = f"{{{agent_shard(agent)}}}:{agent}"
+    return f"fl2:agent:{tail}", f"fl2:open:{tail}"
+
+
+@cache
 def kept_keys(shard: int) -> tuple[str, str, str]:
     """The keys of what is kept of ended commands: by age, by when it is due, and the bytes."""
     return f"fl2:kept:{{{shard}}}", f"fl2:kept_until:{{{shard}}}", f"fl2:kept_bytes:{{{shard}}}"
@@ -398,8 +414,7 @@ class AgentRow(NamedTuple):
         lease, gen, boot, conn, sid, up, seen, close, drained = values[:9]
         if gen is None:
             return None
-        facts, labels, reason, failures, lost, unrecorded, cloned = values[9:] or (None,) * 7
-        return cls(
+        first = (
             agent,
             lease.decode() if lease else "",
             int(gen),
@@ -410,6 +425,12 @@ class AgentRow(NamedTuple):
             int(seen) if seen else 0,
             int(close) if close else 0,
             drained == b"1",
+        )
+        if len(values) == len(first) - 1:
+            return cls(*first)
+        facts, labels, reason, failures, lost, unrecorded, cloned = values[9:]
+        return cls(
+            *first,
             facts.decode() if facts else "{}",
             labels.decode() if labels else "{}",
             reason.decode() if reason else "",

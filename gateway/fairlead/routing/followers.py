@@ -115,7 +115,8 @@ class Followers:
         self._waiting[topic] = (*self._waiting.get(topic, ()), follower)
 
     def leave(self, topic: str, follower: Notified) -> None:
-        waiting = tuple(one for one in self._waiting[topic] if one is not follower)
+        waiting = self._waiting[topic]
+        waiting = () if waiting == (follower,) else tuple([one for one in waiting if one is not follower])
         if waiting:
             self._waiting[topic] = waiting
         else:

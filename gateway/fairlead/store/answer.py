@@ -21,18 +21,23 @@ U = TypeVar("U")
 class Answer(Generic[T]):
     """`await answer` returns `read(reply)`, or raises what the call or `read` raised."""
 
-    __slots__ = ("_read", "_reply")
+    __slots__ = ("_reply", "read")
 
     def __init__(self, reply: asyncio.Future[R], read: Callable[[R], T]) -> None:
         self._reply = reply
-        self._read = read
+        self.read = read
 
     def __await__(self) -> Generator[Any, None, T]:
-        return self._read((yield from self._reply.__await__()))
+        return self.read((yield from self._reply.__await__()))
+
+    def on_reply(self, call: Callable[[asyncio.Future[Any]], object]) -> None:
+        """Call `call` with the future of the reply once it is done. For calls so frequent that a task which awaits the
+        answer would cost too much: `read` makes the answer of the reply."""
+        self._reply.add_done_callback(call)
 
     def map(self, call: Callable[[T], U]) -> Answer[U]:
         """An answer whose value is `call(value)`, computed when it is awaited."""
-        read = self._read
+        read = self.read
         return Answer(self._reply, lambda reply: call(read(reply)))
 
     def on_failure(self, call: Callable[[], object]) -> None:

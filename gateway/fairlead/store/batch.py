@@ -1,7 +1,8 @@
 """One batch: the calls that go to Redis together, and their replies in the same order.
 
 Only the pipeliner uses it, and makes one `CallBatch` for each exchange. A call of a script that the server does not
-have was not executed, so it is kept for one repetition. No other call is ever sent twice.
+have was not executed, so it is kept for one repetition, and so is one that must fit into a full memory. No other call
+is ever sent twice.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from redis.exceptions import AskError, NoScriptError, ReadOnlyError, RedisError,
 
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Call
-from fairlead.store.endpoint import RedisConnection, keys_of, pack
+from fairlead.store.endpoint import RedisConnection, keys_of, pack, words_of
 from fairlead.store.errors import CLUSTER_DOWN, OUT_OF_MEMORY, WRONG_TYPE, ScriptError, reply_code, reply_error
 from fairlead.store.reply import Reply
 from fairlead.store.reply_deadline import ReplyDeadline
-from fairlead.store.script import Script
+from fairlead.store.script import WRITE, Script
 from fairlead.store.servers.server_identity import GET_NAME
 
 PROGRESS = 16
@@ -83,7 +84,7 @@ class CallBatch:
         deadline = ReplyDeadline(timeout, timeout * BATCH_LIMIT)
         try:
             async with deadline.timeout:
-                await connection.send(b"".join(chunks))
+                connection.send(b"".join(chunks))
                 if connection.name and await connection.read() != connection.name:
                     # Something between has led it to another server: its answers are no answers to whoever asked.
                     raise BusUnavailable(f"the connection to Redis at {self._address} leads to another server now")
@@ -153,6 +154,13 @@ class CallBatch:
             return
         if self._redirects and isinstance(error, AskError | TryAgainError):
             self.redirected.append((call, error))
+            return
+        if call.must_fit and reply_code(error) == OUT_OF_MEMORY:  # so it was not executed
+            name, key, *args = words_of(call.packed)
+            call.packed, call.script = pack((b"EVALSHA", WRITE.sha, 1, key, name, *args)), WRITE
+            call.must_fit = False
+            self.out_of_memory = True
+            self.again.append(call)
             return
         call.fail(self._error(call, error, 0), error)
 

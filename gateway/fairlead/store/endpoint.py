@@ -10,7 +10,6 @@ an answered PING proves that it serves. `address`, which errors and logs show, n
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 import sys
@@ -27,6 +26,7 @@ from fairlead.redis_url import EXPECTED, StoreKind, parse_redis_url, shown
 from fairlead.store.errors import lacking_rule, reply_code, unfit
 from fairlead.store.reply import Arg, Reply, items
 from fairlead.store.reply_limit import ReplyLimit
+from fairlead.store.servers.reply_stream import ReplyStream
 from fairlead.store.servers.sentinels import Sentinels
 
 CONNECT_TIMEOUT = 1.0
@@ -42,32 +42,32 @@ terminating zero byte."""
 
 
 class _RedisPyConnection(Protocol):
-    """The methods of redis-py's connection that we use; redis-py does not annotate them."""
+    """What we use of redis-py's connection; redis-py does not annotate it."""
+
+    _writer: asyncio.StreamWriter
 
     async def connect(self) -> None: ...
-    async def can_read(self) -> bool: ...
-    async def send_packed_command(self, command: list[bytes], check_health: bool) -> None: ...
-    async def read_response(self, disable_decoding: bool, timeout: float) -> Reply: ...
     async def disconnect(self, nowait: bool) -> None: ...
 
 
 class RedisConnection:
-    """One connection. It has no timeouts: its owner sets them."""
+    """One connection that redis-py has made: connected, with TLS, authenticated. It has no timeouts: its owner sets
+    them."""
 
-    def __init__(self, redis: _RedisPyConnection) -> None:
+    def __init__(self, redis: _RedisPyConnection, limit: ReplyLimit | None = None) -> None:
         self._redis = redis
+        self._replies = ReplyStream(cast("asyncio.Transport", redis._writer.transport), limit)
+        self.read = self._replies.read
+        """Return the next reply. Raises redis-py's error for an error reply, or if the connection is lost."""
         self.name = b""
         """What the server calls this connection; empty if it was not told."""
 
-    async def send(self, packed: bytes) -> None:
-        await self._redis.send_packed_command([packed], check_health=False)
-
-    async def read(self) -> Reply:
-        """Return the next reply. Raises redis-py's error for an error reply, or if the connection is lost."""
-        return await self._redis.read_response(disable_decoding=True, timeout=math.inf)
+    def send(self, packed: bytes) -> None:
+        """Raises redis-py's ConnectionError if the connection is lost."""
+        self._replies.write(packed)
 
     async def call(self, *args: Arg) -> Reply:
-        await self.send(pack(args))
+        self.send(pack(args))
         return await self.read()
 
     async def lacking_rule(self, *args: Arg) -> str:
@@ -83,18 +83,20 @@ class RedisConnection:
             raise BusUnavailable(f"Redis refuses {args[0]!s}: {unfit(e) or e}") from e
         return ""
 
-    async def is_spent(self) -> bool:
+    @property
+    def spent(self) -> bool:
         """Whether the connection is unusable: the server has closed it, or has sent data that nobody asked for."""
-        try:
-            return await self._redis.can_read()
-        except (RedisError, OSError):
-            return True
+        return self._replies.spent
 
     async def close(self) -> None:
-        try:
-            await self._redis.disconnect(nowait=True)
-        except (RedisError, OSError):
-            pass  # the connection is gone either way
+        await _disconnect(self._redis)
+
+
+async def _disconnect(redis: _RedisPyConnection) -> None:
+    try:
+        await redis.disconnect(nowait=True)
+    except (RedisError, OSError):
+        pass  # the connection is gone either way
 
 
 class Endpoint:
@@ -127,7 +129,8 @@ class Endpoint:
             "client_name": client_name,
             "driver_info": None,
         }
-        if allowance is not None:
+        self._allowance = allowance
+        if allowance is not None:  # until the connection is made; then ReplyStream counts
             self._options["parser_class"] = allowance.parser
         self.sentinels = None
         """Whom to ask for the primary; None for the other kinds of URL."""
@@ -158,13 +161,13 @@ class Endpoint:
             self._options |= {"host": host, "port": port}
             self.address = shown(host, port)
         redis = self._make()
-        connection = RedisConnection(redis)
         try:
             async with asyncio.timeout(timeout):
                 await redis.connect()
+                connection = RedisConnection(redis, self._allowance)
                 await self._check(connection)
         except BaseException as e:
-            await connection.close()
+            await _disconnect(redis)
             if isinstance(e, TimeoutError):
                 raise BusUnavailable(f"Redis at {self.address} did not answer within {timeout:g} s") from e
             if isinstance(e, RedisError | OSError):
@@ -211,14 +214,19 @@ ASKING = pack((b"ASKING",))
 """Has a server of a Cluster execute the next command although its slot has not arrived yet."""
 
 
-def keys_of(packed: bytes, number: int = 0) -> list[bytes]:
-    """The keys of command number `number` in `packed`, which `pack` made. Only for error messages: it parses `packed`
-    again."""
+def words_of(packed: bytes, number: int = 0) -> list[bytes]:
+    """The words of command number `number` in `packed`, which `pack` made: for what happens seldom."""
     reader = hiredis.Reader()
     reader.feed(packed)
     words: list[bytes] = []
     for _ in range(number + 1):
         words = reader.gets()
+    return words
+
+
+def keys_of(packed: bytes, number: int = 0) -> list[bytes]:
+    """The keys of command number `number` in `packed`. Only for error messages: it parses `packed` again."""
+    words = words_of(packed, number)
     return words[3 : 3 + int(words[2])] if words[0] == b"EVALSHA" else words[1:2]
 
 

@@ -248,7 +248,7 @@ class Pipeliner(Store):
                 await asyncio.sleep(0)  # what the other callbacks of this turn submit belongs to the same batch
             if self._successor:
                 raise BusUnavailable(f"Redis at {self.address} is no longer the primary: {self._successor} is")
-            if not answered and await connection.is_spent():
+            if not answered and connection.spent:
                 if self.batches > served:
                     return
                 raise BusUnavailable(f"Redis at {self.address} closed the connection")
@@ -257,7 +257,8 @@ class Pipeliner(Store):
                 await self._exchange(connection)
 
     def _fail_overdue(self) -> None:
-        for call in self._backlog.take_overdue(asyncio.get_running_loop().time() - self._waiting_timeout):
+        assert self._loop is not None
+        for call in self._backlog.take_overdue(self._loop.time() - self._waiting_timeout):
             waited = f"a call of priority {call.priority.label} has waited for {self._waiting_timeout:g} s"
             call.fail(BusUnavailable(f"{waited} for Redis at {self.address}, which is too slow; it was not sent"))
 

@@ -201,7 +201,12 @@ class Store(ABC):
         """Send a command with one key as `submit` does, and so that it succeeds when the server is out of memory."""
         if self.low_memory:
             return self.run(WRITE, (key,), (name, *args), priority=priority, told=told)
-        return self.submit(name, key, *args, priority=priority, told=told)
+        words = (name, key, *args)
+        call = Call(self._future(), pack(words), None, priority, EXPECTED_REPLY)
+        call.must_fit = True  # the memory may have become full a moment ago
+        if told is not None:
+            call.told = told
+        return self._enqueue(call, words)
 
     def run_each(
         self,

@@ -175,7 +175,7 @@ class Confirmer:
     async def _exchange(self, connection: RedisConnection, write: tuple[Arg, ...]) -> list[Any]:
         """The replies, or errors, to a write, to the wait for it, and to the question which server this is. In a
         Cluster the slot of the key may be just arriving."""
-        await connection.send((ASKING if self._sharded else b"") + pack(write) + self._wait + pack(SECTIONS))
+        connection.send((ASKING if self._sharded else b"") + pack(write) + self._wait + pack(SECTIONS))
         replies = [await _reply_or_error(connection) for _ in range(3 + self._sharded)]
         return replies[-3:]
 

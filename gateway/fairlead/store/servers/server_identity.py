@@ -46,7 +46,7 @@ async def identify(connection: RedisConnection, client_name: str, address: str, 
     name = f"{client_name}.{secrets.token_hex(6)}"
     try:
         async with asyncio.timeout(timeout):
-            await connection.send(pack(("CLIENT", "SETNAME", name)) + GET_NAME + pack(SECTIONS))
+            connection.send(pack(("CLIENT", "SETNAME", name)) + GET_NAME + pack(SECTIONS))
             told: Reply = None
             for _ in range(2):
                 try:

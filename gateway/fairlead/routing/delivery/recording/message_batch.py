@@ -44,21 +44,31 @@ class MessageBatch:
     def add(self, messages: list[FromAgent | None]) -> None:
         for message in messages:
             self.pending += pending_size(message)
-            self.numbered += not (isinstance(message, Event) and message.qos == 0)
-            if isinstance(message, Event):
-                self.events.append(message)
-            elif isinstance(message, Ack | Chunk | End):
-                self.ops.setdefault(message.id, []).extend(append_ops(message))
-                if isinstance(message, Chunk):
-                    self.sizes[message.id] = self.sizes.get(message.id, 0) + len(message.payload)
-                    if message.kind == OUTPUT:
-                        self.terminals.append(message)
-                else:
-                    self.codes[message.id] = error_code(message)
-                    if isinstance(message, End):
-                        self.terminals.append(message)
-            elif isinstance(message, Credit):
-                self.grants[message.id] = self.grants.get(message.id, 0) + message.bytes
+            kind = type(message)  # the exact type, because isinstance takes three times as long
+            if kind is Event:
+                self.numbered += message.qos != 0  # type: ignore[union-attr]
+                self.events.append(message)  # type: ignore[arg-type]
+                continue
+            self.numbered += 1
+            if kind is Credit:
+                self.grants[message.id] = self.grants.get(message.id, 0) + message.bytes  # type: ignore[union-attr]
+            elif kind is Ack or kind is Chunk or kind is End:
+                self._add_result(message)  # type: ignore[arg-type]
+
+    def _add_result(self, message: Ack | Chunk | End) -> None:
+        command = message.id
+        ops = self.ops.get(command)
+        if ops is None:
+            ops = self.ops[command] = []
+        ops += append_ops(message)
+        if type(message) is Chunk:
+            self.sizes[command] = self.sizes.get(command, 0) + len(message.payload)
+            if message.kind == OUTPUT:
+                self.terminals.append(message)
+            return
+        self.codes[command] = error_code(message)  # type: ignore[arg-type]  # it is no Chunk
+        if type(message) is End:
+            self.terminals.append(message)
 
     def due_events(self, now: float) -> list[Event]:
         """The events to store at the time `now`: one after a failure, so that many of them do not cost an attempt

@@ -1,6 +1,6 @@
 """What follows once messages of an agent are stored: ends are counted and told, receipts and credit are sent.
 
-The recorder and the bulk recorder call it with each answer of Redis. It waits for nothing but the origin of a command
+The recorders call it with each answer of Redis. It waits for nothing but the origin of a command
 that was sent on another link.
 """
 
@@ -17,7 +17,7 @@ from fairlead.routing.commands.output_digest import output_of_steps
 from fairlead.routing.commands.result_doorbells import pack_added
 from fairlead.routing.delivery.recording.message_batch import MessageBatch
 from fairlead.routing.fleet_store import FleetStore
-from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.observability.telemetry_recorder import FAILED_STATES, TelemetryRecorder
 from fairlead.store.reply import Arg
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import wall_ns
@@ -78,8 +78,10 @@ class Receipts:
             )
             return
         timing.stored, timing.code = wall_ns(), code
+        named = self._telemetry.tracing.on or stored.state in FAILED_STATES
+        sid = session.sid if named else ""  # unpacking it takes a microsecond
         kept = self._completion.completed(
-            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid, sent, added
+            command, session.agent, stored.state, stored.followers, code, timing.origin, sid, sent, added
         )
         self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 

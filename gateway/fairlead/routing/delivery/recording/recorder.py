@@ -1,9 +1,10 @@
 """Stores what agents send, in order, and then sends them the receipt.
 
-Each session that has something to store has one short task. It takes all pending messages as one batch, so a busy link
-costs few round trips and a quiet one none. While Redis is away, it waits and repeats (an append may be repeated), the
-agent's window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent only after Redis
-has answered: what is acknowledged is stored.
+All pending messages of a session are stored as one batch, so a busy link costs few round trips and a quiet one none.
+The direct recorder stores what most links send, and the bulk recorder what is of the lane `bulk`; anything else, and
+what they could not store, has one short task for each session. While Redis is away, it waits and repeats (an append may
+be repeated), the agent's window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent
+only after Redis has answered: what is acknowledged is stored.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.recording.bulk_recorder import BulkRecorder
+from fairlead.routing.delivery.recording.direct_recorder import DirectRecorder
 from fairlead.routing.delivery.recording.message_batch import MessageBatch
 from fairlead.routing.delivery.recording.receipts import HELD_LIMIT, Receipts
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
@@ -65,15 +67,18 @@ class Recorder:
         self._metrics = metrics
         self._after = Receipts(fleet, completion, telemetry, metrics)
         self._bulk = BulkRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
+        self._direct = DirectRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
         self._waiting: dict[Session, asyncio.Event] = {}
         """Sessions whose task waits because their events cannot be stored. The event is set when more is sent."""
 
     def record(self, session: Session) -> None:
-        """Store the pending messages of the session in a task."""
+        """Store the pending messages of the session, and what comes after them."""
         if self._waiting and (more := self._waiting.get(session)) is not None:
             more.set()
-        elif self._terminals.on or not self._bulk.take(session):
+        elif self._terminals.on:
             self._tasks.spawn(self._run(session))
+        elif not self._bulk.take(session):
+            self._direct.take(session)
 
     def _store_alone(self, session: Session, batch: MessageBatch) -> None:
         self._tasks.spawn(self._run(session, batch))
