@@ -12,7 +12,7 @@ from faults.redis.played_fleet import Played
 from faults.redis.redis_fault import LOCAL, SHORT
 
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
-CHOSEN = (("server.disk_full", LOCAL), ("server.certificate_expired", LOCAL))
+CHOSEN = tuple((f"server.{name}", LOCAL) for name in ("disk_full", "certificate_expired", "rewrite_failing", "slow"))
 
 
 @pytest.mark.long

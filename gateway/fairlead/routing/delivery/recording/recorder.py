@@ -1,7 +1,7 @@
 """Stores what agents send, in order, and then sends them the receipt.
 
 All pending messages of a session are stored as one batch, so a busy link costs few round trips and a quiet one none.
-The direct recorder stores what most links send, and the bulk recorder what is of the lane `bulk`; anything else, and
+The result recorder stores what most links send, and the bulk recorder what is of the lane `bulk`; anything else, and
 what they could not store, has one short task for each session. While Redis is away, it waits and repeats (an append may
 be repeated), the agent's window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent
 only after Redis has answered: what is acknowledged is stored.
@@ -21,9 +21,9 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.recording.bulk_recorder import BulkRecorder
-from fairlead.routing.delivery.recording.direct_recorder import DirectRecorder
 from fairlead.routing.delivery.recording.message_batch import MessageBatch
 from fairlead.routing.delivery.recording.receipts import HELD_LIMIT, Receipts
+from fairlead.routing.delivery.recording.result_recorder import ResultRecorder
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.eviction import close_superseded
 from fairlead.routing.fleet_store import FleetStore
@@ -67,7 +67,7 @@ class Recorder:
         self._metrics = metrics
         self._after = Receipts(fleet, completion, telemetry, metrics)
         self._bulk = BulkRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
-        self._direct = DirectRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
+        self._results = ResultRecorder(fleet, self._after, tasks, self._store_alone, self._failed)
         self._waiting: dict[Session, asyncio.Event] = {}
         """Sessions whose task waits because their events cannot be stored. The event is set when more is sent."""
 
@@ -78,7 +78,7 @@ class Recorder:
         elif self._terminals.on:
             self._tasks.spawn(self._run(session))
         elif not self._bulk.take(session):
-            self._direct.take(session)
+            self._results.take(session)
 
     def _store_alone(self, session: Session, batch: MessageBatch) -> None:
         self._tasks.spawn(self._run(session, batch))

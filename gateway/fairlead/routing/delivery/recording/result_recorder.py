@@ -1,4 +1,5 @@
-"""Stores what most links send, the results of one command, without a task: a callback does what follows from the answer.
+"""Stores what most links send, the results of one command, without a task: a callback does what follows from the
+answer.
 
 A task costs more than the work in it. The recorder passes it sessions, and gets back whatever is not the results of one
 command alone, or was not stored: it stores the same once more by itself, which changes nothing that was stored, and
@@ -20,7 +21,7 @@ from fairlead.routing.delivery.recording.receipts import Receipts
 from fairlead.routing.fleet_store import FleetStore
 
 
-class DirectRecorder:
+class ResultRecorder:
     def __init__(
         self,
         fleet: FleetStore,
