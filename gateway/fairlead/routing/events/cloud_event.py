@@ -17,6 +17,10 @@ from fairlead.tenant import local_id
 LATEST: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, after which RFC 3339 has no times."""
 
+DEPTH_RESERVE: Final = 200
+"""Levels by which an event's JSON has to stay below what can be read here: it is written again inside of more, and those
+who get it have parsers that read less. Whoever fails at an event fails at it again, and gets no later one."""
+
 
 def cloud_event(event: StoredEvent) -> dict[str, Any]:
     """The event in the JSON format of CloudEvents: `id` is the agent's own, and unique together with `source`."""
@@ -34,7 +38,9 @@ def cloud_event(event: StoredEvent) -> dict[str, Any]:
     if not event.payload:
         return about
     try:
-        # Raw passes the payload on as it is; decoding only checks that it is JSON.
+        # Raw passes the payload on as it is; decoding only checks that it is JSON, and not nested too deeply.
+        if event.payload.count(b"[") + event.payload.count(b"{") > DEPTH_RESERVE:
+            msgspec.json.decode(b"[" * DEPTH_RESERVE + event.payload + b"]" * DEPTH_RESERVE)
         msgspec.json.decode(event.payload)
         payload = event.payload.decode()
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
