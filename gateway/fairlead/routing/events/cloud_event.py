@@ -18,8 +18,8 @@ LATEST: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, after which RFC 3339 has no times."""
 
 DEPTH_RESERVE: Final = 200
-"""Levels by which an event's JSON has to stay below what can be read here: it is written again inside of more, and those
-who get it have parsers that read less. Whoever fails at an event fails at it again, and gets no later one."""
+"""Levels by which an event's JSON has to stay below what can be read here: it is written again inside of more, and
+those who get it have parsers that read less. Whoever fails at an event fails at it again, and gets no later one."""
 
 
 def cloud_event(event: StoredEvent) -> dict[str, Any]:
