@@ -79,7 +79,7 @@ def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: 
         (("file.put", "path=/a"), b"file.put needs a file: expected --file FILE"),
         (
             ("file.put", "path=/a", "content:=true", f"sha256={'0' * 64}"),
-            b"file.put needs an input, and a run has none",
+            b"file.put needs a file: expected --file FILE",
         ),
         (("sys.info", "--batch", "0"), b"'0': expected a number of targets from 1 on"),
     ],
@@ -92,6 +92,10 @@ def test_wrong_words_of_a_run_are_explained(api: str, run: Run, words: tuple[str
 def test_a_method_that_waits_for_input_gets_some(api: str, run: Run) -> None:
     done = run("call", "web-1", "file.put", "path=/a", api=api)
     assert (done.returncode, b"`cat FILE | fairlead call -i web-1 file.put" in done.stderr) == (2, True), done.stderr
+    words = "file.put", "path=/a", "content:=true", f"sha256={'0' * 64}"
+    for command in (("call", "web-1", *words), ("call", "-i", "web-1", *words), ("run", "--agents", "web-1", *words)):
+        asked = run(*command, api=api)
+        assert (asked.returncode, b"file.put needs a file: expected --file FILE" in asked.stderr) == (2, True), asked
 
 
 def test_who_selects_nobody_is_told_how_to_see_who_matches(api: str, run: Run) -> None:

@@ -128,6 +128,24 @@ async def test_unchecked_is_no_part_of_what_an_idempotency_key_is_bound_to(
         assert again.headers["idempotency-replayed"] == "true"
 
 
+async def test_a_method_does_not_wait_for_a_content_that_nothing_names(
+    api: GatewayApi, dial: DialAgent, gateway: GatewayProcess
+) -> None:
+    """An agent would ask for it until the deadline of the command."""
+    peer = await dial(gateway)
+    await peer.greet()
+    asking, waiting = {"path": "/a", "content": True, "sha256": "0" * 64}, {"path": "/a"}
+    for payload, said in ((asking, "`content` is true"), (waiting, "file.put needs an input, and a run has none")):
+        for path, body in bodies(peer.agent, method="file.put", payload=payload)[payload is waiting :]:
+            answer = await api.http.post(path, json=body)
+            told = answer.json()
+            assert (answer.status_code, told["code"], told["field"]) == (422, "invalid_request", "content"), told
+            assert said in told["detail"]
+    for passed in (waiting, {**asking, "content": False}):  # the caller is about to send the input
+        command = await api.start(peer.agent, "file.put", payload=passed)
+        assert (await peer.command()).id == command
+
+
 async def test_a_dry_run_asks_about_agents_and_needs_no_arguments(
     api: GatewayApi, dial: DialAgent, gateway: GatewayProcess
 ) -> None:

@@ -62,15 +62,6 @@ def read_payload(
     return payload, data
 
 
-def check_file(method: str, payload: object) -> None:
-    """Raises UsageError if the method waits for an input, which a run and a schedule do not have."""
-    from fairlead.methods.library import LIBRARY
-
-    known = LIBRARY.get(method)
-    if known is not None and known.lacks_input(payload):
-        raise click.UsageError(f"{method} needs a file: expected --file FILE")
-
-
 def parse_payload(method: str, document: str | None, words: tuple[str, ...]) -> object:
     """The value of --json, or a mapping of the arguments. Raises UsageError."""
     program = click.get_current_context().meta.get(PROGRAM, [])
@@ -125,12 +116,15 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
         raise InvalidRequest(f"{e.message} (KEY:=JSON passes what is not a text)", **e.details) from e
 
 
-def check_input(method: str, payload: object, sends: bool, agent: str, *, unchecked: bool) -> None:
-    """Raises UsageError if the method needs an input and the caller gives none."""
+def check_input(method: str, payload: object, *, file: bool, sends: bool = False, agent: str = "") -> None:
+    """Raises UsageError if the method would wait in vain for a file or an input. `agent` is that of a call, to which an
+    input can be sent; a run and a schedule have none."""
     from fairlead.methods.library import LIBRARY
 
-    known = LIBRARY.get(method)
-    if known is not None and known.lacks_input(payload) and not sends and not unchecked:
+    awaited = "" if (known := LIBRARY.get(method)) is None else known.awaits(payload)
+    if (awaited == "content" and not file) or (awaited == "input" and not agent):
+        raise click.UsageError(f"{method} needs a file: expected --file FILE")
+    if awaited == "input" and not sends:
         raise click.UsageError(
             f"{method} writes what comes in: expected --file FILE, or -i and a pipe, such as "
             f"`cat FILE | fairlead call -i {agent} {method} …`, or `fairlead cp FILE {agent}:/PATH`"

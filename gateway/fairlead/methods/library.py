@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from fairlead.errors import InvalidRequest
 from fairlead.methods.method import Arguments, Method, ResultMembers
 
 Path = Annotated[str, Meta(pattern="^/", description="an absolute path")]
@@ -187,3 +189,24 @@ def check_payload(method: str, payload: bytes) -> None:
     known = LIBRARY.get(method)
     if known is not None:
         known.check_json(payload)
+
+
+def check_input(method: str, payload: bytes, *, content: bool, takes_input: bool) -> None:
+    """Raises InvalidRequest if the method would wait in vain: for a content, where the command names none, or for an
+    input, where none can be sent to it. The payload has been checked."""
+    known = LIBRARY.get(method)
+    if known is None or not known.needs_input:
+        return
+    awaited = known.awaits(msgspec.json.decode(payload))
+    if awaited == "content" and not content:
+        raise InvalidRequest(
+            f"{method} gets what it writes from a content (`content` is true in the payload), and none is named: "
+            "expected the digest of one",
+            field="content", method=method,
+        )  # fmt: skip
+    if awaited == "input" and not takes_input:
+        raise InvalidRequest(
+            f"{method} needs an input, and a run has none: expected a content, which the payload asks for with "
+            "`content`: true (say `unchecked` if the agents have a method of their own under this name)",
+            field="content", method=method,
+        )  # fmt: skip

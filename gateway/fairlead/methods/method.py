@@ -51,9 +51,12 @@ class Method:
     needs_input: bool = False
     """Whether it does nothing before its input has ended. A run and a schedule have none, except for a content."""
 
-    def lacks_input(self, payload: object) -> bool:
-        """Whether the method would wait for an input in vain, if the command has none."""
-        return self.needs_input and not (isinstance(payload, dict) and payload.get("content") is True)
+    def awaits(self, payload: object) -> Literal["", "input", "content"]:
+        """What the method does nothing without: the input of the command, or the content that it names in its place;
+        "" if it needs neither."""
+        if not self.needs_input:
+            return ""
+        return "content" if isinstance(payload, dict) and payload.get("content") is True else "input"
 
     def check(self, payload: object) -> None:
         """Raises InvalidRequest if the agent would refuse the payload, as far as is known here; None stands for no

@@ -31,7 +31,7 @@ from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
-from fairlead.methods.library import check_payload
+from fairlead.methods.library import check_input, check_payload
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
@@ -82,6 +82,7 @@ class CommandRoutes:
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
         if not unchecked:
             check_payload(order.method, order.payload)
+            check_input(order.method, order.payload, content=bool(order.content), takes_input=True)
         rules = await self._authorizer.approval_rules(subject, order.method, order.agent)
         passage = None
         if rules or request.scope["query_string"]:

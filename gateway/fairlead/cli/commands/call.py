@@ -75,7 +75,8 @@ def call(
     if document == "@-" and send:
         raise click.UsageError("--json @- and --stdin both read stdin: expected one of them")
     payload, data = read_payload(method, document, words, file, unchecked=unchecked)
-    check_input(method, payload, send, agent, unchecked=unchecked)
+    if not unchecked:
+        check_input(method, payload, file=data is not None, sends=send, agent=agent)
     terms: TermOptions = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:

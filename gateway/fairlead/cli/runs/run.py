@@ -13,7 +13,7 @@ from fairlead.cli.api_options import api_options, approval_option, call_api
 from fairlead.cli.click_extensions import IntegerRange
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.payload_options import MethodCommand, check_file, payload_options, read_payload
+from fairlead.cli.payload_options import MethodCommand, check_input, payload_options, read_payload
 from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 from fairlead.cli.signing_options import SigningOptions, load_signer, signing_options
 
@@ -79,7 +79,7 @@ def run(
     only_asked = dry_run and document is None and not words and file is None  # who would be a target
     payload, data = read_payload(method, document, words, file, unchecked=unchecked or only_asked)
     if not unchecked and not only_asked:
-        check_file(method, payload)
+        check_input(method, payload, file=data is not None)
     pace, signer = pace_members(method, terms), load_signer(terms)
     if unchecked:
         pace["unchecked"] = True

@@ -10,7 +10,7 @@ import click
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.output.formats import View, output_option
 from fairlead.cli.output.watch import print_view, watch_option
-from fairlead.cli.payload_options import MethodCommand, check_file, payload_options, read_payload
+from fairlead.cli.payload_options import MethodCommand, check_input, payload_options, read_payload
 from fairlead.cli.runs.run_options import RunOptions, pace_members, pace_options
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def add(
     if unchecked:
         pace["unchecked"] = True
     else:
-        check_file(method, payload)
+        check_input(method, payload, file=data is not None)
 
     async def create(client: Client) -> ScheduleInfo:
         if data is not None:

@@ -18,7 +18,7 @@ from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.runs.run_record import Pace, RunTerms
-from fairlead.methods.library import LIBRARY, check_payload
+from fairlead.methods.library import check_input, check_payload
 from fairlead.routing.runs.batches import arrange
 from fairlead.routing.runs.selection import Selection
 
@@ -47,22 +47,9 @@ def check_arguments(body: run_schemas.NewRun) -> None:
     """Raises InvalidRequest if the payload does not fit the built-in method, or the method waits for an input."""
     if body.unchecked is True:
         return
-    check_payload(body.method, bytes(body.payload))
-    known = LIBRARY.get(body.method)
-    if known is None or not known.needs_input:
-        return
-    if body.content is UNSET or msgspec.json.decode(bytes(body.payload), type=_Source).content is not True:
-        raise InvalidRequest(
-            f"{body.method} needs an input, and a run has none: expected a content, which the payload asks for with "
-            "`content`: true (say `unchecked` if the agents have a method of their own under this name)",
-            field="content",
-        )
-
-
-class _Source(msgspec.Struct):
-    """The member of a payload that says that the content takes the place of the input."""
-
-    content: bool = False
+    payload = bytes(body.payload)
+    check_payload(body.method, payload)
+    check_input(body.method, payload, content=body.content is not UNSET, takes_input=False)
 
 
 def body_digest(body: run_schemas.NewRun, payload: bytes) -> str:
