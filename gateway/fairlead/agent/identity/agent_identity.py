@@ -25,6 +25,7 @@ from fairlead.errors import ConfigError, ConnectionRefused
 from fairlead.identity.agent_key import AgentKey, base64url, thumbprint
 from fairlead.identity.enrolment_token import split_token
 from fairlead.identity.proof import enrolment_statement, link_statement, prove, renewal_statement
+from fairlead.wire.retry import after_refusal, pause
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -131,7 +132,7 @@ class AgentIdentity:
             except (ConnectionRefused, ConfigError) as e:
                 wait = random.uniform(*RETRY) * 2 ** min(failures, DOUBLINGS)
                 if isinstance(e, ConnectionRefused) and e.retry_after is not None:
-                    wait = max(wait, e.retry_after)
+                    wait = max(wait, _named_pause(e.retry_after))
                 failures += 1
                 logger.warning("the credential was not renewed: %s; trying again in %.0f s", e.message, wait)
                 await asyncio.sleep(wait)
@@ -174,6 +175,12 @@ class AgentIdentity:
         self._stored = StoredCredential(self._agent, issued.credential, time.time(), issued.lifetime)
         self._doubted = False
         await asyncio.to_thread(self.folder.save_credential, self._stored)
+
+
+def _named_pause(retry_after: float) -> float:
+    """Seconds to wait after a Retry-After, within the bounds that hold for links too: a proxy may name a year."""
+    draw = random.random()
+    return pause(after_refusal(retry_after, draw), 0, draw) / 1000
 
 
 def _age(stored: StoredCredential) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import email.message
 import http.client
 import ssl as tls
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -19,6 +20,7 @@ import msgspec
 
 from fairlead.errors import ConnectionRefused
 from fairlead.text import plain
+from fairlead.wire.websocket import handshake
 
 TIMEOUT: Final = 10.0
 """Seconds for each step of a request."""
@@ -105,8 +107,7 @@ class EnrolmentClient:
 
 def _pause(headers: http.client.HTTPMessage | email.message.Message) -> float | None:
     """The Retry-After in seconds; None without one."""
-    wait = headers.get("Retry-After") or ""
-    return float(wait) if wait.isascii() and wait.isdigit() else None
+    return handshake.retry_after(headers.get("Retry-After"), time.time())
 
 
 def _detail(body: bytes) -> str:
