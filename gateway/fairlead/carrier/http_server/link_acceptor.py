@@ -46,6 +46,8 @@ logger = logging.getLogger("fairlead.carrier")
 PAUSE: Final = 0.2
 """Seconds for which nothing is accepted when the process or the system has no free descriptor or memory. New
 connections meanwhile wait in the kernel."""
+LOG_AGAIN: Final = 60.0
+"""Seconds until it is logged again that no connection can be accepted: as often as it is tried would fill the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class LinkAcceptor:
         self._loop = asyncio.get_running_loop()
         self._handed_over: set[asyncio.Task[None]] = set()
         self._listening = ServerSockets(self.poller, self._accept, endpoint.share if endpoint else None, self._load)
+        self._log_again = 0.0
+        """When it is logged again that no connection can be accepted."""
         self._closed = False
 
     @property
@@ -234,8 +238,12 @@ class LinkAcceptor:
             http.shutdown()  # as uvicorn has done with all others
 
     def _pause_accepting(self, error: OSError) -> None:
-        if self._listening.pause(PAUSE):
-            logger.warning("cannot accept connections: %s; trying again in %g s", error.strerror or error, PAUSE)
+        if not self._listening.pause(PAUSE):
+            return
+        now, level = self._loop.time(), logging.DEBUG
+        if now >= self._log_again:
+            self._log_again, level = now + LOG_AGAIN, logging.WARNING
+        logger.log(level, "cannot accept connections: %s; trying again every %g s", error.strerror or error, PAUSE)
 
 
 class AcceptedSocket:
