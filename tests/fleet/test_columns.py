@@ -7,6 +7,7 @@ in a field, and soon refuse keys.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -17,13 +18,15 @@ from fairlead.fleet.columns import agent_columns, column_builder, shard_columns
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.selector import parse
 from fairlead.shards import SHARDS, agent_shard
-from fairlead.store.reply import items, text
+from fairlead.store.reply import items, table, text
 from fairlead.store.script import Script
 
-from support.fleet.column_history import TENANTS, ColumnHistory, random_selector
+from support.fleet.column_history import SOME, TENANTS, ColumnHistory, random_selector
 from support.fleet.script_server import FAR_MS, ScriptServer
 
 SEEDS = range(int(os.environ.get("FAIRLEAD_MODEL_EXAMPLES") or 4))
+COLUMNS = 64
+"""Those of labels that a shard may have, as in columns.lua."""
 LIMITS = "CELLS, CODES, OTHER, COLUMNS, LENGTH = 112, 254, 255, 64, 128"
 SMALL = "CELLS, CODES, OTHER, COLUMNS, LENGTH = 4, 3, 255, 4, 12"
 SCRIPTS = ("CLAIM_AGENT", "SET_LABELS", "FORGET_AGENT", "INDEX_AGENT")
@@ -78,6 +81,23 @@ async def compare(played: ColumnHistory) -> None:
         assert (found, undecided) == await played.scanned(tenant, wanted), wanted
         if not played.rows_lost:
             assert await played.counted(tenant, wanted) == len(found), wanted
+    assert await empty_columns(played) == []
+
+
+async def empty_columns(played: ColumnHistory) -> list[bytes]:
+    """The columns of facts and labels in which no agent has a value, unless keys were refused."""
+    found: list[bytes] = []
+    for shard in SOME:
+        if await played.store.submit("TYPE", schema.columns_key(shard)) != b"hash":
+            continue
+        fields = table(await played.store.submit("HGETALL", schema.columns_key(shard)))
+        filled = {name.rpartition(b":")[0] for name, cells in fields.items() if b":" in name and cells.strip(b"\0")}
+        names = {name for name in fields if name[:2] in (b"f.", b"l.") and not re.search(rb"[:#][0-9]+\Z", name)}
+        for kind in (b"f", b"l"):
+            some = {name for name in names if name[:1] == kind}
+            assert len(some) == int(fields.get(kind + b"+", 0)), fields
+            found += () if kind + b"!" in fields else some - filled
+    return found
 
 
 async def fill(played: ColumnHistory, count: int, far: int, **more: str) -> None:
@@ -112,6 +132,24 @@ def test_few_rows_are_read_of_many(server: ScriptServer) -> None:
             assert read <= most, selector
             assert await played.parts("", parse(selector)) == (expected, []), selector
         assert len((await played.selected("other", parse("os=linux")))[0]) == 0
+
+    server.run(play())
+
+
+def test_labels_that_nobody_has_any_more_take_no_columns(server: ScriptServer) -> None:
+    """More labels come and go than there may be columns, and a later one is still found without reading rows."""
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def play() -> None:
+        await played.build_all()
+        await fill(played, 1_000, far)
+        for n in range(3 * COLUMNS):
+            await played.directory.label("agent-7", {f"ticket-{n}": "open", f"ticket-{n - 1}": None})
+        await played.directory.label("agent-8", {"late": "yes"})
+        found, _, read = await played.selected("", parse("late=yes"))
+        assert (found, read) == (["agent-8"], 1)
+        assert await played.parts("", parse("!late")) == (999, [])
 
     server.run(play())
 
@@ -157,15 +195,14 @@ def test_the_same_facts_leave_row_and_columns_as_they_are(server: ScriptServer) 
 
 
 def test_keys_beyond_the_most_common_are_read_from_rows(server: ScriptServer) -> None:
-    """An agent that reports ever other keys costs the others of its shard their speed, and no answer."""
+    """An agent that reports more keys than there are columns costs the others of its shard their speed, and no answer."""
     played = history(server, 1)
     far = server.run(server.time()) + FAR_MS
 
     async def play() -> None:
         await played.build_all()
-        for n in range(4):
-            facts = msgspec.json.encode({f"k{n}-{m}": "v" for m in range(30)})
-            await played.directory.claim("hostile", "n#1", "boot", n, f"sid {n}", facts, far)
+        facts = msgspec.json.encode({f"k{n}": "v" for n in range(COLUMNS + 1)})
+        await played.directory.claim("hostile", "n#1", "boot", 1, "sid", facts, far)
         await fill(played, 200, far, late="yes")
         assert len((await played.selected("", parse("late=yes")))[0]) == 200
         assert len((await played.selected("", parse("!late")))[0]) == 1
@@ -183,9 +220,8 @@ def test_columns_that_refused_keys_are_built_again_after_a_day(
 
     async def play() -> None:
         await played.build_all()
-        for n in range(4):
-            facts = msgspec.json.encode({f"k{n}-{m}": "v" for m in range(30)})
-            await played.directory.claim("hostile", "n#1", "boot", n, f"sid {n}", facts, far)
+        facts = msgspec.json.encode({f"k{n}": "v" for n in range(COLUMNS + 1)})
+        await played.directory.claim("hostile", "n#1", "boot", 1, "sid", facts, far)
         await fill(played, 300, far, late="yes")
         before = await played.parts("", parse("late=yes"))
         assert before[1] != []

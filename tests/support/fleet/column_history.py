@@ -67,7 +67,7 @@ def matches(row: AgentRow, wanted: Selector) -> bool | None:
 
 class ColumnHistory:
     def __init__(self, store: Store, seed: int, far: int) -> None:
-        self._store, self._far = store, far
+        self.store, self._far = store, far
         self.rng = random.Random(seed)
         self.directory = Directory(store)
         self.columns = AgentColumns(store, self.directory)
@@ -92,11 +92,11 @@ class ColumnHistory:
         elif what < 0.85:
             await self.remove(agent)
         elif what < 0.92:
-            await self._store.submit("DEL", schema.agent_key(agent), *([] if self.rows_lost else [key]))
+            await self.store.submit("DEL", schema.agent_key(agent), *([] if self.rows_lost else [key]))
         elif what < 0.94:
-            await self._store.submit("DEL", key)
+            await self.store.submit("DEL", key)
         elif what < 0.95:
-            await self._store.submit("SET", key, "a note")
+            await self.store.submit("SET", key, "a note")
         else:
             await self._build(agent_shard(agent))
 
@@ -117,8 +117,8 @@ class ColumnHistory:
 
     async def _build(self, shard: int) -> None:
         key: Arg = schema.columns_key(shard)
-        if await self._store.submit("TYPE", key) != b"hash":
-            await self._store.submit("DEL", key)  # as `KeyTypes` does
+        if await self.store.submit("TYPE", key) != b"hash":
+            await self.store.submit("DEL", key)  # as `KeyTypes` does
         await self.builder.build(shard)
 
     async def build_all(self) -> None:

@@ -10,6 +10,7 @@
 --   NAME#C  for these: a hash of the value, two bytes for each position
 -- NAME is f.KEY for a fact, l.KEY for a label, t for the tenant, and x, whose only value says that labels were lost.
 local CELLS, CODES, OTHER, COLUMNS, LENGTH = 112, 254, 255, 64, 128
+local AT_ONCE = 8
 
 -- Adds a value, false for none. What a selector cannot name has no column.
 local function add_change(changes, kind, key, value)
@@ -33,6 +34,33 @@ local function code_of(codes, value)
   return used + 1, codes .. '\1' .. value .. '\0' .. string.char(used + 1)
 end
 
+-- The fields of some chunks of a column: those of its cells or, with the sign '#', those of its hashes.
+local function chunks_of(name, sign, first, last)
+  local fields = {}
+  for chunk = first, last do fields[#fields + 1] = name .. sign .. chunk end
+  return fields
+end
+
+-- Removes a column that has become empty, so that another key may have one. Where keys were refused it stays: without it
+-- nobody could tell that no agent has a value, and all columns are built again within a day.
+local function remove_if_empty(columns, name)
+  local kind = string.sub(name, 1, 1)
+  if kind ~= 'f' and kind ~= 'l' then return end
+  local head = redis.call('HMGET', columns, kind .. '+', kind .. '!', 'next')
+  if head[2] then return end
+  local last = math.ceil(head[3] / CELLS) - 1
+  for first = 0, last, AT_ONCE do  -- a common key is found in the first ones
+    local fields = chunks_of(name, ':', first, math.min(first + AT_ONCE - 1, last))
+    local found = redis.call('HMGET', columns, unpack(fields))
+    for i = 1, #found do
+      if found[i] and string.find(found[i], '%Z') then return end
+    end
+  end
+  redis.call('HDEL', columns, name, unpack(chunks_of(name, ':', 0, last)))
+  redis.call('HDEL', columns, unpack(chunks_of(name, '#', 0, last)))
+  redis.call('HSET', columns, kind .. '+', head[1] - 1)
+end
+
 -- Adds what columns say of a position to `set`, fields and values of the hash, and writes them all in one call. `changes`
 -- are names of columns, each followed by its value, false for none. Returns false, and writes nothing, if these columns
 -- are not `gen`.
@@ -43,7 +71,7 @@ local function write_cells(columns, gen, pos, changes, set)
   for i = 1, #changes, 2 do
     asked[i + 1], asked[i + 2] = changes[i], changes[i] .. suffix
   end
-  local found, heads, hashes, others = redis.call('HMGET', columns, unpack(asked)), nil, {}, {}
+  local found, heads, hashes, others, emptied = redis.call('HMGET', columns, unpack(asked)), nil, {}, {}, {}
   if found[1] ~= gen then return false end
   local function put(field, value)
     local n = #set
@@ -83,7 +111,11 @@ local function write_cells(columns, gen, pos, changes, set)
         hashes[#hashes + 1] = string.char(tonumber(string.sub(hash, 1, 2), 16), tonumber(string.sub(hash, 3, 4), 16))
         others[#others + 1] = name .. '#' .. chunk
       end
-      if code > 0 or at < #cells then put(asked[i + 2], with_cell(cells, at, string.char(code))) end
+      if code > 0 or at < #cells then
+        cells = with_cell(cells, at, string.char(code))
+        put(asked[i + 2], cells)
+        if code == 0 and not string.find(cells, '%Z') then emptied[#emptied + 1] = name end
+      end
     end
   end
   if #others > 0 then
@@ -91,6 +123,7 @@ local function write_cells(columns, gen, pos, changes, set)
     for i = 1, #others do put(others[i], with_cell(before[i] or '', 2 * at, hashes[i])) end
   end
   if #set > 0 then redis.call('HSET', columns, unpack(set)) end
+  for i = 1, #emptied do remove_if_empty(columns, emptied[i]) end
   return true
 end
 
