@@ -12,7 +12,7 @@ import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import httpx2
 import pytest
@@ -21,6 +21,9 @@ from hypothesis import settings
 from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
+
+if TYPE_CHECKING:
+    from support.oidc.issuer import Issuer
 
 pytest.register_assert_rewrite("support")
 settings.register_profile("fairlead", deadline=None)  # hypothesis' own 200 ms say how busy the machine is
@@ -149,6 +152,16 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = folder / "both.pem"
     both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
     return both
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    """An OpenID provider that signs whatever a test wants."""
+    from support.oidc.issuer import Issuer  # after its assertions were registered for rewriting
+
+    made = Issuer()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -195,7 +195,7 @@ def test_the_same_facts_leave_row_and_columns_as_they_are(server: ScriptServer) 
 
 
 def test_keys_beyond_the_most_common_are_read_from_rows(server: ScriptServer) -> None:
-    """An agent that reports more keys than there are columns costs the others of its shard their speed, and no answer."""
+    """An agent with more keys than there are columns costs the others of its shard their speed, and no answer."""
     played = history(server, 1)
     far = server.run(server.time()) + FAR_MS
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fairlead.wire.messages import Ack, Cmd, End
 from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.roles import as_caller, denied, write_roles
+from support.gateway.roles import as_caller, denied, people_flags
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.oidc.issuer import Issuer
 from support.waiting import until
@@ -41,19 +40,8 @@ RUN = {"method": "work", "selector": "*"}
 
 
 @pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def gateway(make_gateway: MakeGateway, own_valkey: EmbeddedValkey, issuer: Issuer, tmp_path: Path) -> GatewayProcess:
-    write_roles(tmp_path / "roles.yaml", ROLES)
-    issuer.write_file(tmp_path / "issuers.toml")
-    return make_gateway(
-        own_valkey.url, "--roles", str(tmp_path / "roles.yaml"), "--issuers", str(tmp_path / "issuers.toml")
-    )
+    return make_gateway(own_valkey.url, *people_flags(tmp_path, issuer, ROLES))
 
 
 def refuse_key(issuer: Issuer, file: Path) -> None:

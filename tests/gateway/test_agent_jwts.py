@@ -7,7 +7,7 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,6 @@ from support.waiting import until
 
 TIMES = 2
 """Attempts of each kind."""
-
-
-@pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import os
 import subprocess
-import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,68 +21,19 @@ from fairlead.wire.messages import Ack, Cmd, End
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.roles import as_caller, create_token, denied, write_roles
+from support.gateway.roles import as_caller, create_token, denied, people_flags, write_roles
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
+from support.gateway.second_person import ROLES, People, decide, fairlead, prod, required
 from support.oidc.issuer import Issuer
 from support.waiting import until
 
-ROLES = """\
-roles:
-  work:
-    - methods: [exec, "file.*", shell]
-      verbs: [view, label, delete, input, results]
-      agents: "*"
-  typist:
-    - methods: [other]
-      verbs: [view, input]
-      agents: "*"
-  security:
-    - gateway: [approve, tokens]
-  everything:
-    - methods: ["*"]
-      verbs: ["*"]
-      agents: "*"
-    - gateway: [approve]
-bindings:
-  - {users: ["company:anna"], tokens: [ci], roles: [work]}
-  - {users: ["company:bert"], tokens: [bot], roles: [security]}
-  - {users: ["company:carl"], roles: [work, security]}
-  - {tokens: [both, both-2], roles: [everything]}
-  - {tokens: [typist], roles: [typist]}
-  - {tokens: [maker, made], roles: [work, security]}
-approvals:
-  - methods: [exec, "file.*"]
-    agents: env=prod
-    approvers: [security, everything]
-    expires: 1h
-"""
 MARKED = {"method": "exec", "payload": {"argv": ["reboot"]}, "unchecked": True}
 
 
 @pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def gateway(make_gateway: MakeGateway, own_valkey: EmbeddedValkey, issuer: Issuer, tmp_path: Path) -> GatewayProcess:
-    write_roles(tmp_path / "roles.yaml", ROLES)
-    issuer.write_file(tmp_path / "issuers.toml")
-    return make_gateway(
-        own_valkey.url, "--roles", str(tmp_path / "roles.yaml"), "--issuers", str(tmp_path / "issuers.toml"),
-        "--audit-log", str(tmp_path / "audit"), name="node-1",
-    )  # fmt: skip
-
-
-class People:
-    """Anna and carl may run things, bert and carl may approve them."""
-
-    def __init__(self, gateway: GatewayProcess, api_of: MakeGatewayApi, issuer: Issuer) -> None:
-        self.anna, self.bert, self.carl = (
-            as_caller(api_of, gateway, issuer.token(sub=name)) for name in ("anna", "bert", "carl")
-        )
+    flags = people_flags(tmp_path, issuer, ROLES)
+    return make_gateway(own_valkey.url, *flags, "--audit-log", str(tmp_path / "audit"), name="node-1")
 
 
 @pytest.fixture
@@ -93,33 +41,14 @@ def people(gateway: GatewayProcess, api_of: MakeGatewayApi, issuer: Issuer) -> P
     return People(gateway, api_of, issuer)
 
 
-async def prod(api: GatewayApi, agent: ScriptedAgent) -> ScriptedAgent:
-    await agent.greet()
-    answer = await api.http.patch(f"/v1/agents/{agent.agent}", json={"labels": {"env": "prod"}})
-    assert answer.status_code == 200, answer.text
-    return agent
-
-
 @pytest.fixture
 async def agent(gateway: GatewayProcess, api_of: MakeGatewayApi, dial: DialAgent) -> ScriptedAgent:
     return await prod(api_of(gateway), await dial(gateway))
 
 
-def required(answer: httpx2.Response, state: str = "pending") -> str:
-    """The id of the request for an approval."""
-    assert answer.status_code == 403, answer.text
-    document = answer.json()
-    assert (document["code"], document["state"]) == ("approval_required", state)
-    return str(document["approval"])
-
-
 async def post(api: GatewayApi, agent: str, approval: str = "", **changed: Any) -> httpx2.Response:
     params = {"approval": approval} if approval else {}
     return await api.http.post("/v1/commands", json={"agent": agent, **MARKED, **changed}, params=params)
-
-
-async def decide(api: GatewayApi, approval: str, what: str = "approve") -> httpx2.Response:
-    return await api.http.post(f"/v1/approvals/{approval}/{what}")
 
 
 async def approved(people: People, agent: str, **changed: Any) -> str:
@@ -411,14 +340,6 @@ async def test_a_signed_command_uses_the_approval_for_one_id(
     assert f"was used for {first['id']}" in denied(await post(people.anna, agent.agent, approval, **signed()))
     assert (await agent.expect(Cmd)).id == first["id"]
     await nothing_arrives(api_of(gateway), agent)
-
-
-def fairlead(gateway: GatewayProcess, token: str, *args: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "fairlead", *args], capture_output=True, text=True, timeout=60, check=False,
-        env={**environment, "FAIRLEAD_API": gateway.api, "FAIRLEAD_TOKEN": token},
-    )  # fmt: skip
 
 
 async def test_the_command_line_asks_shows_approves_and_starts(

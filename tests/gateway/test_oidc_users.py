@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from fairlead.wire.messages import Ack, Chunk
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.roles import ROLES, as_caller, denied, write_roles
+from support.gateway.roles import ROLES, as_caller, denied, people_flags
 from support.gateway.scripted_agent import DialAgent
 from support.oidc.issuer import Issuer, new_key, sign
 from support.waiting import until
@@ -32,20 +31,9 @@ BINDINGS = """\
 
 
 @pytest.fixture
-def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def gateway(make_gateway: MakeGateway, own_valkey: EmbeddedValkey, issuer: Issuer, tmp_path: Path) -> GatewayProcess:
-    write_roles(tmp_path / "roles.yaml", ROLES + BINDINGS)
-    issuer.write_file(tmp_path / "issuers.toml")
-    return make_gateway(
-        own_valkey.url, "--roles", str(tmp_path / "roles.yaml"), "--issuers", str(tmp_path / "issuers.toml"),
-        "--audit-log", str(tmp_path / "audit"), name="node-1",
-    )  # fmt: skip
+    flags = people_flags(tmp_path, issuer, ROLES + BINDINGS)
+    return make_gateway(own_valkey.url, *flags, "--audit-log", str(tmp_path / "audit"), name="node-1")
 
 
 async def refused(api: GatewayApi) -> str:

@@ -9,6 +9,7 @@ import httpx2
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess
+from support.oidc.issuer import Issuer
 
 ROLES = """\
 roles:
@@ -54,6 +55,13 @@ bindings:
   - {tokens: [labeller], roles: [labels]}
   - {tokens: [climber], roles: [labels, deploy]}
 """
+
+
+def people_flags(folder: Path, issuer: Issuer, roles: str) -> tuple[str, str, str, str]:
+    """Write the files of roles and of issuers, `roles.yaml` and `issuers.toml`. Returns the flags that name them."""
+    write_roles(folder / "roles.yaml", roles)
+    file = issuer.write_file(folder / "issuers.toml")
+    return "--roles", str(folder / "roles.yaml"), "--issuers", str(file)
 
 
 def write_roles(path: Path, text: str = ROLES) -> None:
