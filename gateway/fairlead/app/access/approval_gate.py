@@ -43,6 +43,8 @@ class Intent(NamedTuple):
     targets: int
     payload: bytes
     terms: bytes
+    content: str = ""
+    """The digest of the content that goes with it, which is one of the terms; "" for none."""
 
     @property
     def digest(self) -> str:
@@ -63,6 +65,7 @@ class ApprovalGate:
     def __init__(self, node: Node, auditor: Auditor) -> None:
         self._auditor = auditor
         self._store = node.approvals
+        self._contents = node.routing.contents
         self._authorizer = node.authorizer
         self._now = node.membership.now
 
@@ -150,11 +153,14 @@ class ApprovalGate:
         shown = None
         if len(intent.payload) <= PAYLOAD_SHOWN:
             shown = intent.payload.decode(errors="backslashreplace")
+        lifetime = min(rule.lifetime_ms for rule in rules)
+        if intent.content:  # so that the approver can look at it, and the caller start it, as long as that is possible
+            await self._contents.refer(subject.tenant, intent.content, lifetime)
         approvers = tuple(sorted({tuple(sorted(rule.approvers)) for rule in rules}))
         made = ApprovalRequest(
             secrets.token_hex(ID_BYTES), subject.identity, subject.person, intent.kind, intent.method, intent.target,
             intent.targets, hashlib.sha256(intent.payload).hexdigest(), shown, intent.digest, now,
-            now + min(rule.lifetime_ms for rule in rules), approvers,
+            now + lifetime, approvers, intent.content,
         )  # fmt: skip
         id = await self._store.of(subject.tenant).ask(made)
         if id in ("full", "own"):

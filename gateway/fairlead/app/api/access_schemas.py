@@ -223,6 +223,16 @@ class Approval(Struct):
     targets: int
     digest: str
     payload: str | None
+    content: Annotated[
+        str | None, Meta(description="The digest of the [content](#contents) that goes with it, such as a script.")
+    ]
+    content_text: Annotated[
+        str | None,
+        Meta(
+            description="That content, if it is text of at most 64 KiB and the caller may decide. Only a single "
+            "request shows it."
+        ),
+    ]
     approvers: list[list[str]]
     created: str
     expires: str

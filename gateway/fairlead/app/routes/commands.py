@@ -232,7 +232,8 @@ def _intent(order: CommandRequest) -> Intent:
         order.retain,
         *([order.content] if order.content else []),
     )
-    return Intent("command", order.method, local_id(order.agent), 1, order.payload, _encode([order.agent, *terms]))
+    said = _encode([order.agent, *terms])
+    return Intent("command", order.method, local_id(order.agent), 1, order.payload, said, order.content)
 
 
 def _approved(order: CommandRequest, passage: Passage) -> CommandRequest:

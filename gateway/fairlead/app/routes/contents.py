@@ -1,7 +1,7 @@
 """The handler of `/v1/contents`: stores octets once, for all commands that name them.
 
-It checks the caller's rights and calls `routing.contents`. Whoever may run something may store a content; nobody reads
-one back through the API.
+It checks the caller's rights and calls `routing.contents`. Whoever may run something may store a content; only an
+approver reads one back through the API, as a part of what is to be approved.
 """
 
 from __future__ import annotations

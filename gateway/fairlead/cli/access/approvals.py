@@ -9,7 +9,7 @@ import click
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import Group
 from fairlead.cli.output.formats import View, output_option, render
-from fairlead.cli.output.table import format_table
+from fairlead.cli.output.table import UNLIMITED, format_table
 from fairlead.text import plain
 
 if TYPE_CHECKING:
@@ -46,11 +46,25 @@ def show(api: str, token: str | None, output: str, approval: str) -> None:
     rows = [
         ("id", one.id), ("state", one.state), ("asked by", one.subject), ("kind", one.kind), ("method", one.method),
         ("target", one.target), ("targets", str(one.targets)), ("payload", payload), ("SHA-256", one.digest),
+        *([("content", one.content)] if one.content else []),
         ("roles", roles), ("created", one.created), ("expires", one.expires), ("decided by", one.decided_by or "-"),
         ("used by", one.command or "-"),
     ]  # fmt: skip
-    lines = format_table(("MEMBER", "VALUE"), rows)
+    lines = format_table(("MEMBER", "VALUE"), rows, width=UNLIMITED) + _content_lines(one)  # nothing is left out
     click.echo(render(View([one.id], msgspec.to_builtins(one), lines, lines), output), nl=False)
+
+
+def _content_lines(one: ApprovalInfo) -> list[str]:
+    """The script or file that would be sent, line by line."""
+    if not one.content:
+        return []
+    if one.content_text is None:
+        return ["", "content: not shown, because it is no text, too large or gone, or you may not decide"]
+    return [
+        "",
+        "content:",
+        *(f"  {plain(line.expandtabs())}" for line in one.content_text.removesuffix("\n").split("\n")),
+    ]
 
 
 @approvals.command("approve", short_help="Approve a request of another person.")

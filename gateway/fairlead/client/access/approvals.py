@@ -24,6 +24,10 @@ class ApprovalInfo:
     targets: int = 1
     digest: str = ""
     payload: str | None = None
+    content: str | None = None
+    """The digest of the content that goes with it, such as a script."""
+    content_text: str | None = None
+    """That content, if it is text of at most 64 KiB, and somebody who may decide has called `get`."""
     approvers: list[list[str]] = field(default_factory=list)
     created: str = ""
     expires: str = ""

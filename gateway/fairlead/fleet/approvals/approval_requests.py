@@ -41,6 +41,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     created: int
     expires: int
     approvers: tuple[tuple[str, ...], ...]
+    content: str = ""
+    """The digest of the content that is sent; "" for none."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True):

@@ -7,8 +7,13 @@ not answer.
 
 from __future__ import annotations
 
+import hashlib
+import logging
+
 from fairlead.store.reply import integer, octets
 from fairlead.store.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 def content_name(tenant: str, digest: str) -> str:
@@ -50,5 +55,13 @@ class Contents:
         return integer(await size) if integer(await there) else None
 
     async def get(self, name: str) -> bytes | None:
+        """The octets of a content; None if it is gone. What Redis answers is compared with the digest, so that nobody
+        gets octets that no caller has named."""
         reply = await self._store.submit("GET", content_key(name), expected=1 << 20)
-        return None if reply is None else octets(reply)
+        if reply is None:
+            return None
+        data = octets(reply)
+        if hashlib.sha256(data).hexdigest() != digest_of(name):
+            logger.error("the content %s in Redis has other octets than its digest says: it counts as gone", name)
+            return None
+        return data

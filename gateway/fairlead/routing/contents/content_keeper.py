@@ -137,3 +137,7 @@ class ContentKeeper:
             )  # fmt: skip
         kept[digest] = KeptContent(until, size)
         self._kept_bytes[tenant] = total + size
+
+    async def read(self, tenant: str, digest: str) -> bytes | None:
+        """The octets of a content; None if it is gone. Raises BusUnavailable."""
+        return await self._contents.get(content_name(tenant, digest))

@@ -6,6 +6,7 @@ A request names exactly what would be started and never changes, so its id is al
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -22,6 +23,9 @@ from fairlead.errors import InvalidRequest, PermissionDenied
 from fairlead.fleet.approvals.approval_requests import StoredApproval
 from fairlead.node import Node
 
+CONTENT_SHOWN: Final = 64 << 10
+"""Bytes; of a larger content the approver sees the digest: nobody reads that much before a decision."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -30,6 +34,7 @@ class ApprovalRoutes:
         self._auditor = auditor
         self._gate = gate
         self._store = node.approvals
+        self._contents = node.routing.contents
         self._now = node.membership.now
 
     def handlers(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
@@ -52,7 +57,8 @@ class ApprovalRoutes:
         subject = caller(request)
         found = await self._find(request)
         await self._auditor.allow(request)
-        return Response(_encode(self._describe(subject, found)), media_type="application/json")
+        text = await self._content_text(subject, found)
+        return Response(_encode(self._describe(subject, found, text)), media_type="application/json")
 
     async def approve(self, request: Request) -> Response:
         return await self._decide(request, "approved")
@@ -113,11 +119,27 @@ class ApprovalRoutes:
             or (same_person(subject, asked.subject, asked.person))
         )
 
-    def _describe(self, subject: Subject, one: StoredApproval) -> access_schemas.Approval:
+    async def _content_text(self, subject: Subject, found: StoredApproval) -> str | None:
+        """The content that goes with a request, for whoever decides about it."""
+        asked = found.request
+        if not asked.content or not self._gate.may_decide(subject, asked):
+            return None
+        data = await self._contents.read(subject.tenant, asked.content)
+        if data is None or len(data) > CONTENT_SHOWN:
+            return None
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return None
+
+    def _describe(
+        self, subject: Subject, one: StoredApproval, content_text: str | None = None
+    ) -> access_schemas.Approval:
         asked, decision = one.request, one.decision
         return msgspec.convert(
             {
                 **msgspec.structs.asdict(asked), "state": one.state, "targets": asked.count,
+                "content": asked.content or None, "content_text": content_text,
                 "approvers": [list(wanted) for wanted in asked.approvers], "created": iso(asked.created),
                 "expires": iso(asked.expires), "decided_by": decision.subject if decision is not None else None,
                 "decided": iso(decision.at) if decision is not None else None, "command": one.command or None,

@@ -154,7 +154,9 @@ class RunStartRoutes:
             start.terms.selector
             or f"{len(agents)} agents ({', '.join(map(local_id, agents[:5]))}{', …' * (len(agents) > 5)})"
         )
-        intent = Intent("run", start.terms.method, target, len(agents), start.payload, said + _encode(sorted(agents)))
+        terms = said + _encode(sorted(agents))
+        content = digest_of(start.terms.content)
+        intent = Intent("run", start.terms.method, target, len(agents), start.payload, terms, content)
         passage = await self._gate.enter(request, rules, intent)
 
         async def permit(run: str) -> None:

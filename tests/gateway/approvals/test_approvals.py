@@ -20,30 +20,14 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Cmd, End
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
-from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.roles import as_caller, create_token, denied, people_flags, write_roles
+from support.gateway.process import GatewayProcess
+from support.gateway.roles import as_caller, create_token, denied, write_roles
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.gateway.second_person import ROLES, People, decide, fairlead, prod, required
 from support.oidc.issuer import Issuer
 from support.waiting import until
 
 MARKED = {"method": "exec", "payload": {"argv": ["reboot"]}, "unchecked": True}
-
-
-@pytest.fixture
-def gateway(make_gateway: MakeGateway, own_valkey: EmbeddedValkey, issuer: Issuer, tmp_path: Path) -> GatewayProcess:
-    flags = people_flags(tmp_path, issuer, ROLES)
-    return make_gateway(own_valkey.url, *flags, "--audit-log", str(tmp_path / "audit"), name="node-1")
-
-
-@pytest.fixture
-def people(gateway: GatewayProcess, api_of: MakeGatewayApi, issuer: Issuer) -> People:
-    return People(gateway, api_of, issuer)
-
-
-@pytest.fixture
-async def agent(gateway: GatewayProcess, api_of: MakeGatewayApi, dial: DialAgent) -> ScriptedAgent:
-    return await prod(api_of(gateway), await dial(gateway))
 
 
 async def post(api: GatewayApi, agent: str, approval: str = "", **changed: Any) -> httpx2.Response:
