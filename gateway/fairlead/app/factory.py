@@ -143,7 +143,7 @@ def _handlers(node: Node, auditor: Auditor) -> dict[str, Handler]:
         "postInput": commands.input,
         "putContent": ContentRoutes(node, auditor).put,
         **RunStartRoutes(node, auditor, gate).handlers(),
-        **RunRoutes(node, auditor).handlers(),
+        **RunRoutes(node, auditor, gate).handlers(),
         **ScheduleRoutes(node, auditor).handlers(),
         "listAgents": agents.list,
         "getAgent": agents.get,

@@ -280,9 +280,13 @@ class Authorizer:
                 subject,
             )
 
+    def may_need_approval(self, subject: Subject, method: str) -> bool:
+        """Whether the subject needs an approval to run the method on any agent."""
+        return not subject.administrator and any(rule.marks(method) for rule in self.policy.approvals)
+
     async def approval_rules(self, subject: Subject, method: str, agent: str) -> list[ApprovalRule]:
         """The rules because of which the subject needs an approval to run the method on the agent."""
-        if subject.administrator or not any(rule.marks(method) for rule in self.policy.approvals):
+        if not self.may_need_approval(subject, method):
             return []
         return self.policy.approval_rules(method, await self._traits.find(agent))
 
@@ -290,7 +294,7 @@ class Authorizer:
         self, subject: Subject, method: str, agents: Collection[str], rows: Collection[AgentRow]
     ) -> list[ApprovalRule]:
         """`approval_rules` for many agents; `rows` are those that have just been read of them."""
-        if subject.administrator or not any(rule.marks(method) for rule in self.policy.approvals):
+        if not self.may_need_approval(subject, method):
             return []
         known = {row.agent: traits_of(row) for row in rows}
         found: dict[ApprovalRule, None] = {}

@@ -208,7 +208,8 @@ class RunRequests:
     async def ask(self, run: str, wish: Literal["pause", "resume", "cancel"]) -> RunStatus:
         """Ask for a run to be paused, resumed or cancelled; returns its state now, which may follow a moment later."""
         path = f"/v1/runs/{check_run_id(run)}"
-        request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}")
+        approved = self._transport.approved if wish == "resume" else None
+        request = Request("DELETE", path) if wish == "cancel" else Request("POST", f"{path}/{wish}", approved)
         return await self._transport.ask(request, RunStatus)
 
     async def _post(self, order: Mapping[str, object], key: str, kind: type[T], path: str = "/v1/runs") -> T:

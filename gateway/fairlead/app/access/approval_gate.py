@@ -99,7 +99,12 @@ class ApprovalGate:
                 + (" (post without it to ask for another one)" if found.state == "denied" else ""),
                 approval=named, state=found.state, subject=subject.identity,
             )  # fmt: skip
-        self._check_approver(subject, found, rules)
+        if not self._is_approved(subject.tenant, found, rules):
+            raise PermissionDenied(
+                f"{found.decision.subject} has approved this and may no longer do so: expected the approval of "
+                "somebody who may (post without it to ask for another one)",
+                subject=subject.identity,
+            )
         self._auditor.note(request, detail=f"approved by {found.decision.subject}")
         return Passage(named, intent, found.decision.subject)
 
@@ -127,17 +132,19 @@ class ApprovalGate:
         roles = frozenset(policy.roles_of(subject))
         return all(not roles.isdisjoint(wanted) for wanted in approvers)
 
-    def _check_approver(self, subject: Subject, found: StoredApproval, rules: Collection[ApprovalRule]) -> None:
-        """Raises PermissionDenied unless whoever approved still may, by the rules that hold now."""
-        assert found.decision is not None
-        approver = self._approver(subject.tenant, found.decision)
+    async def has_approved(self, tenant: str, started: str, rules: Collection[ApprovalRule]) -> bool:
+        """Whether an approval that has not expired was used for the command or run with this id, and whoever gave it
+        may give all of those that the rules ask for now."""
+        return any(
+            one.command == started and one.state == "used" and self._is_approved(tenant, one, rules)
+            for one in await self._store.of(tenant).all()
+        )
+
+    def _is_approved(self, tenant: str, found: StoredApproval, rules: Collection[ApprovalRule]) -> bool:
+        """Whether whoever approved still may, by the rules that hold now."""
+        approver = None if found.decision is None else self._approver(tenant, found.decision)
         wanted = [*found.request.approvers, *(rule.approvers for rule in rules)]
-        if approver is None or not self._has_roles(approver, wanted):
-            raise PermissionDenied(
-                f"{found.decision.subject} has approved this and may no longer do so: expected the approval of "
-                "somebody who may (post without it to ask for another one)",
-                subject=subject.identity,
-            )
+        return approver is not None and self._has_roles(approver, wanted)
 
     def _approver(self, tenant: str, decision: ApprovalDecision) -> Subject | None:
         """Whoever has decided, as the policy sees them now; None if the token was revoked or has expired, or the issuer

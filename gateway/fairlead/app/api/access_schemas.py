@@ -217,7 +217,10 @@ class Approval(Struct):
     id: str
     state: Literal["pending", "approved", "denied", "used"]
     subject: str
-    kind: Literal["command", "run"]
+    kind: Annotated[
+        Literal["command", "run", "resume"],
+        Meta(description="What would be started; `resume` is for what a paused run has not started."),
+    ]
     method: str
     target: str
     targets: int

@@ -63,3 +63,7 @@ POSITION = "^[0-9]{1,15}-[0-9]{1,15}$"
 AGENT_ID = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"
 LATER = (503,)
 KNOWN = (404, *LATER)
+APPROVAL = Param(
+    "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
+    {**TEXT, "maxLength": 32},
+)  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fairlead.app.api import access_schemas, node_schemas, schemas
 from fairlead.app.api.events.event_operations import EVENT_OPERATIONS
 from fairlead.app.api.operation import (
+    APPROVAL,
     EVENT_ID,
     FLAG,
     KNOWN,
@@ -33,10 +34,7 @@ OPERATIONS = (
         202, schemas.AcceptedCommand, takes=schemas.NewCommand, streams=True, faults=(400, 409, 410, 413, *KNOWN),
         needs=(Verb.RUN,),
         params=(
-            Param(
-                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
-                {**TEXT, "maxLength": 32},
-            ),
+            APPROVAL,
             Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first command.",
                 {**TEXT, "maxLength": 255}, "header",

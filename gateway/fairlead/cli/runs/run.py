@@ -179,9 +179,10 @@ def pause(api: str, token: str | None, run_id: str) -> None:
 
 @runs.command(short_help="Resume a run.")
 @api_options
+@approval_option
 @click.argument("run_id", metavar="ID")
 def resume(api: str, token: str | None, run_id: str) -> None:
-    """Resume run ID, which was paused."""
+    """Resume run ID, which was paused. What has not started needs an approval if a rule asks for one by now."""
     _ask(api, token, run_id, "resume")
 
 

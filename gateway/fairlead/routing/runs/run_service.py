@@ -180,21 +180,27 @@ class RunService:
             raise InvalidRequest(
                 f"run {row.id} goes on: expected one that has ended (wait for its end, or cancel it)", field="run"
             )
-        payload, agents = await self._runs.payload(row.id), await self._runs.agents(row.id)
+        payload, agents = await self.payload(row), await self._runs.agents(row.id)
         letters = await self._runs.states(row.id)
-        if payload is None or len(agents) != row.targets or len(letters) != row.targets:
-            raise RecordLost(f"parts of run {row.id} are gone, because it has expired or Redis has lost data")
+        if len(agents) != row.targets or len(letters) != row.targets:
+            raise _parts_gone(row)
         wanted = bytes(LETTERS[RunTargetState(state)] for state in states)
         chosen = [agent for agent, letter in zip(agents, letters, strict=True) if letter in wanted]
         if not chosen:
             raise InvalidRequest(f"no target of run {row.id} ended as {' or '.join(states)}", field="states")
         return payload, chosen
 
+    async def payload(self, row: RunRow) -> bytes:
+        """The payload of a run. Raises RecordLost."""
+        if (payload := await self._runs.payload(row.id)) is None:
+            raise _parts_gone(row)
+        return payload
+
     async def waiting(self, row: RunRow) -> list[str]:
         """The targets of a run that have not started. Raises RecordLost."""
         agents, letters = await self._runs.agents(row.id), await self._runs.states(row.id)
         if min(len(agents), len(letters)) < row.targets:
-            raise RecordLost(f"parts of run {row.id} are gone, because it has expired or Redis has lost data")
+            raise _parts_gone(row)
         wanted = LETTERS[RunTargetState.WAITING]
         return [agent for agent, letter in zip(agents, letters, strict=False) if letter == wanted]
 
@@ -224,3 +230,7 @@ class RunService:
         if row is None:
             raise unknown_run(run)
         return row
+
+
+def _parts_gone(row: RunRow) -> RecordLost:
+    return RecordLost(f"parts of run {row.id} are gone, because it has expired or Redis has lost data")

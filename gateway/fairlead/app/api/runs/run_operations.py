@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.app.api.operation import FLAG, KNOWN, LATER, TEXT, WHOLE_NUMBER, Operation, Param
+from fairlead.app.api.operation import APPROVAL, FLAG, KNOWN, LATER, TEXT, WHOLE_NUMBER, Operation, Param
 from fairlead.app.api.runs import run_schemas
 from fairlead.authorization.policy import Verb
 from fairlead.fleet.runs.run_record import RunState
@@ -16,10 +16,7 @@ RUN_OPERATIONS = (
         202, run_schemas.AcceptedRun, takes=run_schemas.NewRun, faults=(400, 409, 410, 413, *KNOWN), needs=(Verb.RUN,),
         instead=run_schemas.DryRun,
         params=(
-            Param(
-                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
-                {**TEXT, "maxLength": 32},
-            ),
+            APPROVAL,
             Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first run.",
                 {**TEXT, "maxLength": 255}, "header",
@@ -47,10 +44,7 @@ RUN_OPERATIONS = (
         202, run_schemas.AcceptedRun, takes=run_schemas.RetriedRun, faults=(400, 409, 410, 413, *KNOWN),
         needs=(Verb.RUN,),
         params=(
-            Param(
-                "approval", "The id of an approval of exactly this request. It takes the place of an Idempotency-Key.",
-                {**TEXT, "maxLength": 32},
-            ),
+            APPROVAL,
             Param(
                 "Idempotency-Key", "A request that is repeated with the same key returns the first run.",
                 {**TEXT, "maxLength": 255}, "header",
@@ -90,8 +84,9 @@ RUN_OPERATIONS = (
         202, run_schemas.Run, faults=KNOWN, needs=(Verb.RUN, Verb.CANCEL),
     ),
     Operation(
-        "post", "/v1/runs/{run}/resume", "resumeRun", "Resume a run that was paused.",
+        "post", "/v1/runs/{run}/resume", "resumeRun",
+        "Resume a run that was paused. What has not started needs an approval if a rule asks for one by now.",
         "The request is stored; the answer is the current state.",
-        202, run_schemas.Run, faults=KNOWN, needs=(Verb.RUN, Verb.CANCEL),
+        202, run_schemas.Run, faults=KNOWN, needs=(Verb.RUN, Verb.CANCEL), params=(APPROVAL,),
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app.access.approval_gate import ApprovalGate, Intent, Passage
 from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api.runs import run_schemas
@@ -22,9 +23,11 @@ from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import flag, whole_number
 from fairlead.app.routes.result_stream import wanted
 from fairlead.app.routes.runs.run_stream import RunStream
+from fairlead.authorization.approval_rule import ApprovalRule
 from fairlead.authorization.policy import Access, Verb
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
+from fairlead.fleet.contents.content_store import digest_of
 from fairlead.fleet.runs.run_record import Pace, RunRow, RunState
 from fairlead.node import Node
 from fairlead.routing.runs.run_service import NamedGroup
@@ -41,8 +44,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RunRoutes:
-    def __init__(self, node: Node, auditor: Auditor) -> None:
+    def __init__(self, node: Node, auditor: Auditor, gate: ApprovalGate) -> None:
         self._auditor = auditor
+        self._gate = gate
         self._runs = node.routing.runs
         self._authorizer = node.authorizer
 
@@ -103,26 +107,49 @@ class RunRoutes:
         return await self._ask(request, "pause")
 
     async def resume(self, request: Request) -> Response:
-        """What goes on by itself needs no right that was taken away since; whoever has it go on needs it."""
-        row = await self._row(request, Verb.CANCEL)
+        """What goes on by itself needs no right that was taken away since, and no approval that is asked for since;
+        whoever has it go on again needs them."""
+        row, passage = await self._row(request, Verb.CANCEL), None
         if row.state is RunState.PAUSED or row.wish == "pause":
-            await self._require_waiting(caller(request), row)
-        return await self._ask(request, "resume")
+            passage = await self._enter_again(request, row)
+        return await self._ask(request, "resume", passage)
 
-    async def _require_waiting(self, subject: Subject, row: RunRow) -> None:
-        """Raises PermissionDenied unless the caller may run the method on all targets that have not started, or a rule
-        is for everybody's runs."""
-        if self._authorizer.allows_run(subject, Verb.CANCEL, "", row.terms.method):
-            return
-        agents = await self._runs.service.waiting(row)
+    async def _enter_again(self, request: Request, row: RunRow) -> Passage | None:
+        """The approval that the request names, if what has not started needs one by the rules that hold now, and the
+        run has none. Raises PermissionDenied and ApprovalRequired."""
+        subject, run = caller(request), self._runs.service
+        agents, rules = await self._waiting(subject, row)
+        if not rules or await self._gate.has_approved(subject.tenant, row.id, rules):
+            return None
+        target = f"{len(agents)} agents on which run {row.id} has not started"
+        intent = Intent(
+            "resume", row.terms.method, target, len(agents), await run.payload(row), _encode([row.id]),
+            digest_of(row.terms.content),
+        )  # fmt: skip
+        self._auditor.note(request, method=row.terms.method, selector=target)
+        return await self._gate.enter(request, rules, intent)
+
+    async def _waiting(self, subject: Subject, row: RunRow) -> tuple[list[str], list[ApprovalRule]]:
+        """The targets that have not started, and the rules because of which they need an approval. Raises
+        PermissionDenied unless the caller may run the method on all of them, or a rule is for everybody's runs."""
+        method = row.terms.method
+        everybody = self._authorizer.allows_run(subject, Verb.CANCEL, "", method)
+        if everybody and not self._authorizer.may_need_approval(subject, method):
+            return [], []
+        agents, rules = await self._runs.service.waiting(row), dict[ApprovalRule, None]()
         for at in range(0, len(agents), TARGETS_AT_ONCE):
             some = agents[at : at + TARGETS_AT_ONCE]
             rows = await self._runs.selection.rows(some)
-            self._authorizer.require_run_on(subject, row.terms.method, some, rows)
+            if not everybody:
+                self._authorizer.require_run_on(subject, method, some, rows)
+            rules.update(dict.fromkeys(self._authorizer.approval_rules_on(subject, method, some, rows)))
+        return agents, list(rules)
 
-    async def _ask(self, request: Request, wish: str) -> Response:
+    async def _ask(self, request: Request, wish: str, passage: Passage | None = None) -> Response:
         row = await self._row(request, Verb.CANCEL)
         await self._auditor.allow(request)
+        if passage is not None:
+            await self._gate.use(caller(request), passage, row.id)
         return await self._described(request, await self._runs.service.ask(row.id, wish), 202)
 
     async def _row(self, request: Request, verb: Verb) -> RunRow:

@@ -1,0 +1,115 @@
+"""Rules that come while a run is paused: what it has not started needs their approval before it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import httpx2
+
+from fairlead.wire.messages import Ack, Cmd, End
+
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.process import GatewayProcess
+from support.gateway.roles import as_caller, create_token, denied, write_roles
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
+from support.gateway.second_person import ROLES, People, decide, fairlead, required
+from support.oidc.issuer import Issuer
+from support.waiting import until
+
+EVERYWHERE = """\
+  - methods: [exec]
+    agents: "*"
+    approvers: [{}]
+"""
+
+
+async def has_state(api: GatewayApi, run: str, state: str) -> bool:
+    return bool((await api.http.get(f"/v1/runs/{run}")).json()["state"] == state)
+
+
+async def reads(people: People, folder: Path, approvers: str) -> None:
+    """The node has read a rule that asks for the approval of somebody with this role on every agent."""
+    write_roles(folder / "roles.yaml", ROLES + EVERYWHERE.format(approvers))
+
+    async def told() -> bool:
+        found = (await people.anna.http.get("/v1/auth/whoami")).json()["approvals"]
+        return bool(found[-1]["approvers"] == [approvers])
+
+    await until(told)
+
+
+async def paused(api: GatewayApi, agents: list[ScriptedAgent], approval: str = "") -> str:
+    """A run on these agents, one after the other, of which only the first has begun."""
+    names = [one.agent for one in agents]
+    body = {"method": "exec", "payload": {"argv": ["reboot"]}, "agents": names, "concurrency": 1}
+    params = {"approval": approval} if approval else {}
+    posted = await api.http.post("/v1/runs", json=body, params=params)
+    if posted.status_code == 403:
+        return required(posted)
+    run = str(posted.json()["id"])
+    first = await agents[0].expect(Cmd)
+    assert (await api.http.post(f"/v1/runs/{run}/pause")).status_code == 202
+    await until(lambda: has_state(api, run, "paused"))
+    await agents[0].send(Ack(id=first.id), End(id=first.id, total=0))
+    return run
+
+
+async def resume(api: GatewayApi, run: str, approval: str = "") -> httpx2.Response:
+    return await api.http.post(f"/v1/runs/{run}/resume", params={"approval": approval} if approval else {})
+
+
+async def test_a_rule_that_comes_while_a_run_is_paused_is_asked_before_it_goes_on(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, people: People, dial: DialAgent, tmp_path: Path, issuer: Issuer
+) -> None:
+    agents = [await dial(gateway) for _ in range(3)]
+    for one in agents:
+        await one.greet()
+    run = await paused(people.anna, agents)
+    await reads(people, tmp_path, "security")
+    approval = required(await resume(people.anna, run))
+    assert required(await resume(people.anna, run)) == approval
+    assert await has_state(people.anna, run, "paused")
+    shown = (await people.bert.http.get(f"/v1/approvals/{approval}")).json()
+    assert (shown["kind"], shown["target"], shown["targets"], shown["payload"]) == (
+        "resume", f"2 agents on which run {run} has not started", 2, '{"argv":["reboot"]}',
+    )  # fmt: skip
+    assert (await decide(people.bert, approval)).status_code == 204
+    both = as_caller(api_of, gateway, await create_token(api_of(gateway), "both"))  # may cancel everybody's runs
+    assert "somebody else's" in denied(await resume(both, run, approval)), "it needs one of its own"
+    required(await resume(both, run))
+    words = "runs", "resume", run, "--approval", approval
+    resumed = await asyncio.to_thread(fairlead, gateway, issuer.token(sub="anna"), *words)
+    assert resumed.returncode == 0, resumed.stderr
+    second = await agents[1].expect(Cmd)
+    assert (await resume(people.anna, run, approval)).status_code == 202, "the same request again"
+    # What was approved may pause, and go on without another approval, as long as nobody asks for more.
+    assert (await people.anna.http.post(f"/v1/runs/{run}/pause")).status_code == 202
+    await until(lambda: has_state(people.anna, run, "paused"))
+    await agents[1].send(Ack(id=second.id), End(id=second.id, total=0))
+    await reads(people, tmp_path, "everything")
+    required(await resume(people.anna, run))
+    await reads(people, tmp_path, "security")
+    assert (await resume(people.anna, run)).status_code == 202
+    third = await agents[2].expect(Cmd)
+    await agents[2].send(Ack(id=third.id), End(id=third.id, total=0))
+    await until(lambda: has_state(people.anna, run, "done"))
+
+
+async def test_a_run_that_was_approved_goes_on_and_so_does_one_of_the_platform(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, people: People, dial: DialAgent, tmp_path: Path
+) -> None:
+    agents = [await dial(gateway) for _ in range(2)]
+    for one in agents:
+        await one.greet()
+    await reads(people, tmp_path, "security")
+    approval = await paused(people.anna, agents)
+    assert (await decide(people.bert, approval)).status_code == 204
+    run = await paused(people.anna, agents, approval)
+    assert (await resume(people.anna, run)).status_code == 202
+    last = await agents[1].expect(Cmd)
+    await agents[1].send(Ack(id=last.id), End(id=last.id, total=0))
+    admin = api_of(gateway)
+    run = await paused(admin, agents)
+    assert (await resume(admin, run)).status_code == 202
+    await agents[1].expect(Cmd)
