@@ -276,6 +276,27 @@ async def test_another_node_goes_on_when_the_owner_is_killed(
         assert sorted(receiver.accepted) == sorted(f"e-{n}" for n in range(40)), "and nothing twice"
 
 
+async def test_only_nodes_that_have_a_file_of_sinks_own_any(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf, tmp_path: Path
+) -> None:
+    """Otherwise nobody would deliver for the sinks that fall to another node, as while a fleet gets its first file."""
+    log, names = EventLog(await redis_of(own_valkey)), [f"siem-{n}" for n in range(8)]
+    for name in ("node-2", "node-3"):
+        make_gateway(own_valkey.url, name=name)
+    async with receiving() as receiver:
+        sinks = write_sinks(tmp_path / "sinks.toml", **{name: {"url": receiver.url} for name in names})
+        node = make_gateway(own_valkey.url, "--event-sinks", str(sinks), name="node-1")
+        api = api_of(node)
+
+        async def knows_all() -> bool:
+            return len((await api.http.get("/v1/nodes")).json()["nodes"]) == 3
+
+        await until(knows_all)
+        assert {(await sink_of(api, name))["node"] for name in names} == {"node-1"}
+        await add(log, "e-1")
+        await until(lambda: receiver.accepted.count("e-1") == len(names))
+
+
 async def test_a_driver_that_is_replaced_or_stopped_finishes_what_is_under_way(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, api_of: MakeGatewayApi, redis_of: RedisOf, tmp_path: Path
 ) -> None:

@@ -72,6 +72,8 @@ class NodeRow:
     """Share of the container's memory limit that is in use, from 0 to 1; 0 without a limit."""
     traffic: Traffic | None = None
     """What it has served since the start of the process; None if its version does not count that."""
+    has_sinks: bool = False
+    """Whether it reads a file of sinks, so that it can deliver to them."""
 
     @property
     def lease(self) -> str:
@@ -105,7 +107,7 @@ class NodeRow:
             number(b"lag_ms"), count(b"doubtful") > 0,
             word(b"process"), count(b"moved"), number(b"spare_accept_rate"),
             word(b"excluded_by"), count(b"left"), number(b"cpu"), number(b"memory"),
-            traffic,
+            traffic, count(b"has_sinks") > 0,
         )  # fmt: skip
 
 

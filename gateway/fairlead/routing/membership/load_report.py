@@ -59,6 +59,7 @@ class LoadReport:
         self._loop_lag = loop_lag
         self._capacity = settings.capacity
         self._accept_rate = settings.planned_accept_rate
+        self._has_sinks = int(settings.event_sinks is not None)
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
@@ -86,6 +87,7 @@ class LoadReport:
             "excluded_by": self.readiness.reported() or "",
             "cpu": round(1 - idle, 2),
             "memory": round(memory_share(), 2),
+            "has_sinks": self._has_sinks,
             "version": __version__,
             **self._traffic.fields(),
         }

@@ -14,7 +14,7 @@ from fairlead.errors import BusUnavailable, CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.directives.preferred_revision import PreferredRevision
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
-from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeTable
+from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeRow, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
 REBUILT_MS = 600_000
@@ -98,10 +98,10 @@ class Membership:
         """The time (ms) until which a claim or dispatch that is sent now may be executed."""
         return self.now() + VALID_MS
 
-    def living(self) -> list[str]:
-        """The leases of all live nodes, including this one's."""
+    def living(self, can: Callable[[NodeRow], bool] = lambda _: True) -> list[str]:
+        """The leases of all live nodes that can do something, including this one's."""
         now, own = self.now(), self.lease
-        return [own, *(row.lease for row in self.table.rows() if row.lease != own and row.alive(now))]
+        return [own, *(row.lease for row in self.table.rows() if row.lease != own and row.alive(now) and can(row))]
 
     def lately_living(self) -> set[str]:
         """The nodes that were alive when this one's last heartbeat was answered, which may be long ago."""

@@ -150,8 +150,9 @@ class SinkKeeper:
             await asyncio.gather(*late, return_exceptions=True)
 
     def owner(self, sink: Sink) -> str:
-        """The lease of the node that delivers to the sink."""
-        return choose(f"sink {sink.tenant} {sink.name}", self._membership.living())[0]
+        """The lease of the node that delivers to the sink: one of those that read a file of sinks, as this one does."""
+        able = self._membership.living(lambda row: row.has_sinks)
+        return choose(f"sink {sink.tenant} {sink.name}", able)[0]
 
     def of(self, tenant: str) -> list[Sink]:
         return [sink for sink in self._sinks if sink.tenant == tenant]
