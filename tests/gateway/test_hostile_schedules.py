@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -32,6 +33,7 @@ from support.gateway.tenant_fleets import ATTACKER, ROLES, VICTIM, TenantFleet, 
 from support.waiting import until
 
 QUOTAS = ROLES.replace("acme: {}", "acme: {run_concurrency: 1}")
+NUMBERS = itertools.count()
 RUN = {"method": "work", "selector": "*"}
 
 
@@ -63,7 +65,8 @@ async def tenants(
 
 
 async def create(fleet: TenantFleet, **more: object) -> httpx2.Response:
-    return await fleet.boss.http.post("/v1/schedules", json={"name": "one", "cron": "0 0 1 1 *", "run": RUN, **more})
+    body = {"name": f"one-{next(NUMBERS)}", "cron": "0 0 1 1 *", "run": RUN, **more}
+    return await fleet.boss.http.post("/v1/schedules", json=body)
 
 
 async def last_start(fleet: TenantFleet, id: str) -> Any:
@@ -132,3 +135,25 @@ async def test_runs_that_agents_join_do_not_add_up(tenants: Tenants) -> None:
     run = (await victim.boss.http.get(f"/v1/runs/{(await last_start(victim, id))['run']}")).json()
     lasts = datetime.fromisoformat(run["expires"]) - datetime.fromisoformat(run["created"])
     assert lasts <= timedelta(seconds=61), "another one begins then"
+
+
+async def test_a_name_is_one_schedule_of_its_caller(tenants: Tenants) -> None:
+    """Whoever repeats a post whose answer was lost would have everything done twice each night."""
+    answers = await asyncio.gather(*(create(tenants.attacker, name="nightly") for _ in range(10)))
+    (made,) = [answer.json()["id"] for answer in answers if answer.status_code == 201]
+    for refused in (answer for answer in answers if answer.status_code != 201):
+        assert (refused.status_code, refused.json()["field"]) == (422, "name"), refused.text
+        assert made in refused.json()["detail"]
+    assert (await create(tenants.victim, name="nightly")).status_code == 201, "another tenant has names of its own"
+    listed = (await tenants.attacker.boss.http.get("/v1/schedules")).json()["schedules"]
+    assert [one["id"] for one in listed] == [made]
+    assert (await tenants.attacker.boss.http.delete(f"/v1/schedules/{made}")).status_code == 204
+    assert (await create(tenants.attacker, name="nightly")).status_code == 201, "the name is free again"
+
+
+async def test_a_list_reads_the_schedules_of_its_own_tenant_alone(tenants: Tenants) -> None:
+    """One that cannot be read, such as one of a newer version, does not concern another tenant."""
+    mine, other = [(await create(one)).json()["id"] for one in (tenants.attacker, tenants.victim)]
+    await tenants.store.submit("HSET", SCHEDULES, other, b"\xc1")
+    listed = await tenants.attacker.boss.http.get("/v1/schedules")
+    assert (listed.status_code, [one["id"] for one in listed.json()["schedules"]]) == (200, [mine])

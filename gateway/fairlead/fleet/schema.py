@@ -97,7 +97,8 @@ fl1:tenant_agents:{t}  zset    agents that it has enrolled → when (ms). Likewi
 fl1:content:{digest}   string  octets that many commands get as their input, under their SHA-256, with `TENANT/` before
                                it. Written once by the API; an hour after the deadline of the last that refers to it
 fl1:schedules:{all}    hash    id → a schedule: its cron expression, the terms of its runs, its poster. Written by the
-                               API; no TTL, each is removed by a caller. So are the next two
+                               API; no TTL, each is removed by a caller. So are the next three
+fl1:schedule_names:{all}/t hash  digest of a caller and a name → id of the schedule of the tenant t that has it
 fl1:schedules_due:{all} zset   id → when it is due next (ms). Written by whoever begins its run, too
 fl1:schedule_starts:{all} hash  id → how its last start went. Written by whoever begins its run
 fl1:events             stream  events of agents. Written by the recorder; 100,000 entries at most, see events_bytes
@@ -153,6 +154,7 @@ PENDING_ENROLMENTS = "fl1:pending_enrolments"
 APPROVALS = "fl1:approvals:{all}"
 SCHEDULES = "fl1:schedules:{all}"
 SCHEDULES_DUE = "fl1:schedules_due:{all}"
+SCHEDULE_NAMES = "fl1:schedule_names:{all}"
 SCHEDULE_STARTS = "fl1:schedule_starts:{all}"
 APPROVAL_REQUESTS = "fl1:approval_requests:{all}"
 
@@ -211,7 +213,7 @@ KEY_TYPES = {
     "fl1:dead_letters": "stream", "fl1:dead_letter_bytes": "string",
     PENDING_ENROLMENTS: "hash", "fl1:approvals": "hash",
     "fl1:approval_requests": "hash", "fl1:content": "string",
-    "fl1:schedules": "hash", "fl1:schedules_due": "zset", "fl1:schedule_starts": "hash",
+    "fl1:schedules": "hash", "fl1:schedule_names": "hash", "fl1:schedules_due": "zset", "fl1:schedule_starts": "hash",
 }  # fmt: skip
 """The type of each key, by its part before the hash tag."""
 SINGLE_KEYS = frozenset({

@@ -6,6 +6,7 @@ the same time, so that two nodes that both begin it note it once. Raises BusUnav
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,13 +14,12 @@ import msgspec
 
 from fairlead.fleet import schema
 from fairlead.fleet.schedules.schedule_record import LastStart, ListedSchedule, Schedule
-from fairlead.store.reply import Reply, integer, items, octets, table, text
+from fairlead.store.reply import Reply, integer, items, octets, text
 from fairlead.store.script import load
 from fairlead.store.store import Store
 
 SCHEDULES_LIMIT: Final = 1_000
-"""Schedules of the whole fleet: whoever lists those of one tenant reads all, which are 10 MB at most and often far
-less."""
+"""Schedules of the whole fleet: whoever lists them reads 10 MB at most, and often far less."""
 TENANT_LIMIT: Final = SCHEDULES_LIMIT // 4
 """Schedules of one tenant, where there are several."""
 PAYLOAD_LIMIT: Final = 8 << 10
@@ -32,42 +32,55 @@ _decode = msgspec.msgpack.Decoder(Schedule).decode
 _decode_last = msgspec.msgpack.Decoder(LastStart).decode
 
 
+def names_key(tenant: str) -> str:
+    """The names of a tenant's schedules, by which they are found without reading those of others."""
+    return f"{schema.SCHEDULE_NAMES}/{tenant}"
+
+
 class Schedules:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def put(self, schedule: Schedule, due: int) -> bool:
-        """Write a new schedule. False if there are as many as there may be."""
+    async def put(self, schedule: Schedule, due: int, most: int) -> tuple[str, str]:
+        """Write a new schedule. Returns `ok`, or why not: `full` or `tenant` if there are as many as there may be, or
+        `most` of this tenant, and `name` with the id of another one of this caller and name."""
+        tenant = schedule.terms.tenant
         reply = await self._store.run(
             PUT_SCHEDULE,
-            (schema.SCHEDULES, schema.SCHEDULES_DUE),
-            (schedule.id, _encode(schedule), due, SCHEDULES_LIMIT),
+            (schema.SCHEDULES, schema.SCHEDULES_DUE, names_key(tenant)),
+            (schedule.id, _encode(schedule), due, SCHEDULES_LIMIT, most, _name(schedule)),
         )
-        return integer(reply) == 1
+        why, *taken = map(text, items(reply))
+        return why, "".join(taken)
 
-    async def remove(self, id: str) -> None:
-        removed = self._store.submit("HDEL", schema.SCHEDULES, id)
+    async def remove(self, schedule: Schedule) -> None:
+        removed = self._store.submit("HDEL", schema.SCHEDULES, schedule.id)
+        self._store.write("HDEL", names_key(schedule.terms.tenant), _name(schedule))
+        self.forget(schedule.id)
+        await removed
+
+    def forget(self, id: str) -> None:
+        """Remove what is left of a schedule that was removed: when it is due, and its last start."""
         self._store.write("ZREM", schema.SCHEDULES_DUE, id)
         self._store.write("HDEL", schema.SCHEDULE_STARTS, id)
-        await removed
 
     async def read(self, id: str) -> Schedule | None:
         reply = await self._store.submit("HGET", schema.SCHEDULES, id)
         return None if reply is None else _decode(octets(reply))
 
-    async def count(self, tenant: str) -> int:
-        """How many schedules a tenant has."""
-        return sum(one.schedule.terms.tenant == tenant for one in await self.all())
-
-    async def all(self) -> list[ListedSchedule]:
-        """All schedules, the oldest first."""
-        stored = self._store.submit("HGETALL", schema.SCHEDULES, expected=1 << 20)
+    async def of_tenant(self, tenant: str) -> list[ListedSchedule]:
+        """All schedules of a tenant, the oldest first."""
+        ids = items(await self._store.submit("HVALS", names_key(tenant), expected=1 << 16))
+        if not ids:
+            return []
+        stored = self._store.submit("HMGET", schema.SCHEDULES, *map(octets, ids), expected=1 << 20)
         times = self._store.submit("ZRANGE", schema.SCHEDULES_DUE, 0, -1, "WITHSCORES", expected=1 << 16)
-        started = self._store.submit("HGETALL", schema.SCHEDULE_STARTS, expected=1 << 16)
-        found, due, last = table(await stored), _pairs(items(await times)), table(await started)
+        started = self._store.submit("HMGET", schema.SCHEDULE_STARTS, *map(octets, ids), expected=1 << 16)
+        found, due, last = items(await stored), _pairs(items(await times)), items(await started)
         listed = [
-            ListedSchedule(schedule, due.get(schedule.id, 0), _last(last.get(schedule.id.encode())))
-            for schedule in map(_decode, found.values())
+            ListedSchedule(schedule := _decode(octets(blob)), due.get(schedule.id, 0), _last(start))
+            for blob, start in zip(found, last, strict=True)
+            if blob is not None
         ]
         return sorted(listed, key=lambda one: one.schedule.created)
 
@@ -91,5 +104,10 @@ def _pairs(flat: Sequence[Reply]) -> dict[str, int]:
     return {text(flat[at]): int(float(text(flat[at + 1]))) for at in range(0, len(flat), 2)}
 
 
-def _last(blob: bytes | None) -> LastStart | None:
-    return None if blob is None else _decode_last(blob)
+def _last(blob: Reply) -> LastStart | None:
+    return None if blob is None else _decode_last(octets(blob))
+
+
+def _name(schedule: Schedule) -> str:
+    """What no other schedule of the tenant may have: the name, which is one of its caller's own."""
+    return hashlib.sha256(f"{schedule.terms.subject}\0{schedule.name}".encode()).hexdigest()[:32]

@@ -123,7 +123,7 @@ class ScheduleKeeper:
         """Raises FairleadError if it is to be tried again."""
         schedule = await self._schedules.read(id)
         if schedule is None:
-            await self._schedules.remove(id)
+            self._schedules.forget(id)
             return
         start = await self._begin(schedule, due, now)
         following = next_start(schedule.cron, schedule.zone, max(now, due))

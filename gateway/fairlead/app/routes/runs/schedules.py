@@ -6,7 +6,6 @@ that they have made; for those of others, a rule has to allow that on every agen
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
@@ -48,7 +47,6 @@ class ScheduleRoutes:
         self._memory = node.routing.memory
         self._authorizer = node.authorizer
         self._now = node.membership.now
-        self._turn = asyncio.Lock()
 
     def handlers(self) -> dict[str, Callable[[Request], Awaitable[ASGIApp]]]:
         """The handler of each operation."""
@@ -83,23 +81,25 @@ class ScheduleRoutes:
         return Response(_encode(shown), 201, headers, media_type="application/json")
 
     async def _put(self, subject: Subject, schedule: Schedule, due: int) -> None:
-        """Raises Unavailable if there are too many."""
-        async with self._turn:  # so that of many at once each counts those before it
-            most = TENANT_LIMIT if self._authorizer.separates(subject) else SCHEDULES_LIMIT
-            if most < SCHEDULES_LIMIT and await self._schedules.count(subject.tenant) >= most:
-                raise Unavailable(f"this tenant has {most} schedules, the most of one tenant: remove one")
-            if not await self._schedules.put(schedule, due):
-                raise Unavailable(f"there are {SCHEDULES_LIMIT} schedules, the most that are kept: remove one")
+        """Raises InvalidRequest if the caller has one of this name, and Unavailable if there are too many."""
+        most = TENANT_LIMIT if self._authorizer.separates(subject) else SCHEDULES_LIMIT
+        why, taken = await self._schedules.put(schedule, due, most)
+        if why == "name":
+            raise InvalidRequest(
+                f"you have a schedule {schedule.name} already, which is {taken}: expected another name (or remove that "
+                "one first)",
+                field="name",
+            )
+        if why != "ok":
+            whose = f"this tenant has {most}" if why == "tenant" else f"there are {SCHEDULES_LIMIT}"
+            raise Unavailable(f"{whose} schedules, the most that are kept: remove one")
 
     async def list(self, request: Request) -> Response:
         subject = caller(request)
         found = [
             one
-            for one in await self._schedules.all()
-            if one.schedule.terms.tenant == subject.tenant
-            and self._authorizer.allows_run(
-                subject, Verb.RESULTS, one.schedule.terms.subject, one.schedule.terms.method
-            )
+            for one in await self._schedules.of_tenant(subject.tenant)
+            if self._authorizer.allows_run(subject, Verb.RESULTS, one.schedule.terms.subject, one.schedule.terms.method)
         ]
         await self._auditor.allow(request, len(found))
         document = schedule_schemas.ScheduleList([_shown(one) for one in found])
@@ -113,7 +113,7 @@ class ScheduleRoutes:
         self._authorizer.require_run(subject, Verb.CANCEL, found.terms.subject, found.terms.method)
         self._auditor.note(request, method=found.terms.method, selector=found.terms.selector)
         await self._auditor.allow(request)
-        await self._schedules.remove(id)
+        await self._schedules.remove(found)
         return Response(status_code=204)
 
 
