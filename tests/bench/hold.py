@@ -25,8 +25,6 @@ import math
 import os
 import resource
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -46,52 +44,14 @@ from bench.hold_usage import Growth, HoldScene, memory_rows
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
 from bench.probe import children, cpu_us, memory, open_files, set_autogroup
+from bench.swarm_process import BenchSwarm, addresses
 
 EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and a worker that is restarted meanwhile
 leaves its links to the others."""
-PORTS = 6_500
-"""Connections from one source address: from a quarter of its ports on (7,058) binding searches for milliseconds."""
 TIMEOUT = 1_800.0
 SAMPLE = 5.0
 """Seconds between two points of the plot of memory and CPU time over agents."""
-
-
-class HoldSwarm:
-    """`fairlead swarm`, until it is stopped."""
-
-    def __init__(self, url: str, prefix: str, agents: int, rate: float, storm: int, folder: Path) -> None:
-        self._err, self._out = folder / "swarm.err", folder / "swarm.json"
-        with self._err.open("wb") as err, self._out.open("wb") as out:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "fairlead", "swarm", "--url", url, "--agents", str(agents),
-                    "--processes", str(math.ceil(agents / EACH)), "--rate", str(rate), "--id-prefix", prefix,
-                    "--source", f"127.0.0.2-{1 + math.ceil(agents / PORTS)}", "-o", "json",
-                    "--profile", f"idle={100 - storm},storm={storm}" if storm else "idle", "--storm-every", "86400",
-                ],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            )  # fmt: skip
-
-    @property
-    def pids(self) -> list[int]:
-        return children(self._process.pid)
-
-    async def holding(self) -> None:
-        deadline, shown = time.monotonic() + TIMEOUT, ""
-        while "holding:" not in (lines := self._err.read_text()):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"the swarm does not hold its agents:\n{lines[-2000:]}")
-            if lines and (last := lines.splitlines()[-1]) != shown:
-                print_progress(f"   {(shown := last).strip()}")
-            await asyncio.sleep(1)
-
-    def end(self) -> dict[str, Any]:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
-        self._process.wait(120)
-        found: dict[str, Any] = json.loads(self._out.read_text() or "{}")
-        return found
 
 
 class HeldGroup:
@@ -108,15 +68,19 @@ class HeldGroup:
             "--heartbeat", str(given.heartbeat), "--log-level", "warning",
         )  # fmt: skip
         self.workers = workers
-        self.swarm: HoldSwarm | None = None
+        self.swarm: BenchSwarm | None = None
         self.ended: dict[str, Any] = {}
         self._without_agents: dict[int, int] = {}
         """The files that each of its processes had open before the agents connected."""
 
-    def connect(self) -> HoldSwarm:
+    def connect(self) -> BenchSwarm:
         self._without_agents = {pid: open_files(pid) for pid in children(self.gateway.pid)}
-        url = f"ws://127.0.0.1:{self.gateway.link}"
-        self.swarm = HoldSwarm(url, self.prefix, self.agents, self._given.rate, self._given.storm, self._folder)
+        url, storm = f"ws://127.0.0.1:{self.gateway.link}", self._given.storm
+        self.swarm = BenchSwarm(
+            self.prefix, url, self._folder, self.agents, "--processes", str(math.ceil(self.agents / EACH)),
+            "--rate", str(self._given.rate), "--source", f"127.0.0.2-{1 + addresses(self.agents)}",
+            "--profile", f"idle={100 - storm},storm={storm}" if storm else "idle", "--storm-every", "86400",
+        )  # fmt: skip
         return self.swarm
 
     def links(self) -> list[float]:
@@ -163,7 +127,7 @@ class HeldFleet:
         began = time.monotonic()
         watching = asyncio.create_task(self._scene.watch(self.growth, SAMPLE))
         for group in self._groups:
-            await group.connect().holding()
+            await group.connect().holding(TIMEOUT, 1.0)
             print_progress(f"{group.prefix}: {group.agents:,} agents held after {time.monotonic() - began:.0f} s")
         took = time.monotonic() - began
         watching.cancel()

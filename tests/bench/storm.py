@@ -18,11 +18,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
 import os
 import re
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -41,10 +39,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from bench.api import ApiConnection
 from bench.nodes import BenchGateway, running
 from bench.output import print_progress, table
-from bench.probe import children, cpu_us, pin, set_autogroup
+from bench.probe import children, cpu_us, pin
+from bench.swarm_process import BenchSwarm, addresses
 
-PORTS = 6_500
-"""Connections from one source address (see `bench.hold`)."""
 STEADY = 100
 """Agents that stay linked and get commands."""
 CALLERS = 4
@@ -71,48 +68,13 @@ class StormScale:
     """The default of the gateway if it is empty."""
 
 
-class StormSwarm:
-    """`fairlead swarm`, until it is stopped. A crowd yields to Valkey, the callers and the agents that stay, who share
-    its core here and would not elsewhere: otherwise their latencies would be those of this core and not of the node.
-    """
-
-    def __init__(
-        self, name: str, gateway: BenchGateway, folder: Path, agents: int, *flags: str, nice: int = 19
-    ) -> None:
-        self._err, self._out = folder / f"{name}.err", folder / f"{name}.json"
-        with self._err.open("wb") as err, self._out.open("wb") as out:
-            self._process = subprocess.Popen(
-                [
-                    "nice", "-n", str(nice), sys.executable, "-m", "fairlead", "swarm", "--id-prefix", name,
-                    "--url", f"ws://127.0.0.1:{gateway.link}", "--agents", str(agents), "-o", "json",
-                    "--source", f"127.0.1.1-{max(16, math.ceil(agents / PORTS))}", *flags,
-                ],
-                stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-            )  # fmt: skip
-        self._nice = nice
-        if nice:
-            os.sched_setscheduler(self._process.pid, os.SCHED_OTHER, os.sched_param(0))
-
-    @property
-    def holds(self) -> bool:
-        """Whether all agents have been linked. A storm begins in this moment."""
-        if self._process.poll() is not None:
-            raise SystemExit(f"the swarm has ended:\n{self._err.read_text()[-2000:]}")
-        if held := "holding:" in self._err.read_text():
-            for pid in children(self._process.pid):
-                set_autogroup(pid, self._nice)  # each has a session of its own, where nice alone does nothing
-        return held
-
-    async def holding(self) -> None:
-        async with asyncio.timeout(LIMIT):
-            while not self.holds:
-                await asyncio.sleep(0.02)
-
-    def end(self) -> dict[str, Any]:
-        self._process.send_signal(signal.SIGINT)
-        self._process.wait(120)
-        found: dict[str, Any] = json.loads(self._out.read_text())
-        return found
+def storm_swarm(name: str, gateway: BenchGateway, folder: Path, agents: int, *flags: str, nice: int = 19) -> BenchSwarm:
+    """A crowd yields to Valkey, the callers and the agents that stay, who share its core here and would not elsewhere:
+    otherwise their latencies would be those of this core and not of the node."""
+    source = f"127.0.1.1-{addresses(agents, least=16)}"
+    return BenchSwarm(
+        name, f"ws://127.0.0.1:{gateway.link}", folder, agents, "--source", source, *flags, nice=nice
+    )  # fmt: skip
 
 
 @contextmanager
@@ -186,9 +148,9 @@ async def come_back(tree: Path | None, valkey: EmbeddedValkey, scale: StormScale
     """All agents of one node come back at once."""
     rate = scale.accept_rate or default_rate(tree)
     with gateway_on_first_core("returned", tree, valkey, folder, "--accept-rate", rate) as gateway:
-        steady = StormSwarm("steady", gateway, folder, STEADY, "--processes", "1", nice=0)
-        await steady.holding()
-        storm = StormSwarm(
+        steady = storm_swarm("steady", gateway, folder, STEADY, "--processes", "1", nice=0)
+        await steady.holding(LIMIT, 0.02)
+        storm = storm_swarm(
             "storm", gateway, folder, scale.agents, "--processes", str(scale.processes), "--profile", "storm",
             "--storm-every", "86400", "--rate", str(min(1500.0, float(rate) * 0.9)), "--in-progress", "100000",
         )  # fmt: skip
@@ -240,7 +202,7 @@ async def goodput(
             "9000",
         ) as gateway:
             used = sum(map(cpu_us, children(gateway.pid)))
-            crowd = StormSwarm(
+            crowd = storm_swarm(
                 name, gateway, folder, scale.crowd, "--processes", str(scale.processes), "--rate", str(rate),
                 "--in-progress", str(in_progress),
             )  # fmt: skip
