@@ -286,7 +286,7 @@ class RevokedWhileReading:
     async def enter(self, *_: object) -> None:
         pass
 
-    async def submit(self, _terms: object, _payload: bytes, _agents: object, _key: object, permit: Any, _: str) -> Any:
+    async def submit(self, _order: object, permit: Any) -> Any:
         await permit("a-run")
         self.begun = True
         return "a-run", False

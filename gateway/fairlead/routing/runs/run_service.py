@@ -45,6 +45,18 @@ class NamedGroup(msgspec.Struct, frozen=True):
     commands: list[str]
 
 
+class RunOrder(msgspec.Struct, frozen=True):
+    """A run that is to begin. `key` is the digest of its Idempotency-Key, "" if there is none, and `body_digest` what
+    that is bound to. `chosen` is the id of a signed run."""
+
+    terms: RunTerms
+    payload: bytes
+    agents: Sequence[str]
+    key: str = ""
+    body_digest: str = ""
+    chosen: str = ""
+
+
 class RunService:
     def __init__(
         self, runs: Runs, fleet: FleetStore, keeper: RunKeeper, inbox: Inbox, membership: Membership, retention_ms: int
@@ -64,50 +76,34 @@ class RunService:
         """Redis TIME in ms."""
         return self._membership.now()
 
-    async def submit(
-        self,
-        terms: RunTerms,
-        payload: bytes,
-        agents: Sequence[str],
-        key: tuple[str, str],
-        permit: Callable[[str], Awaitable[None]],
-        chosen: str = "",
-    ) -> tuple[str, bool]:
+    async def submit(self, order: RunOrder, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
         """Begin a run here. Returns its id, and whether it was posted before under the same Idempotency-Key or id.
-        `key` are the digests of that key, "" if there is none, and of the body, and `chosen` is the id of a signed run.
         `permit` is awaited with the run's id before anything of the run is written, and may raise.
 
         Raises IdempotencyConflict, RecordExpired, QuotaExceeded, Unavailable, StoreFull and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which some node may drive the run.
         """
-        with self._keeper.place(terms.tenant):
-            self._memory.check_command(len(payload))
+        with self._keeper.place(order.terms.tenant):
+            self._memory.check_command(len(order.payload))
             self._membership.check_alive("it does not know which agents are linked")
-            return await self._begin(terms, payload, agents, key, permit, chosen)
+            return await self._begin(order, permit)
 
-    async def _begin(
-        self,
-        terms: RunTerms,
-        payload: bytes,
-        agents: Sequence[str],
-        key: tuple[str, str],
-        permit: Callable[[str], Awaitable[None]],
-        chosen: str,
-    ) -> tuple[str, bool]:
+    async def _begin(self, order: RunOrder, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
         """See `submit`."""
-        run = chosen or uuid7(self.now, random.randbytes(10))
-        if chosen:
+        terms, agents = order.terms, order.agents
+        run = order.chosen or uuid7(self.now, random.randbytes(10))
+        if order.chosen:
             await self._gate.wait_settled_for(run_key(run))  # the post may repeat one that a failover has lost
             await self._check_same(run, terms)
-        elif key[0]:
-            run = await self._bind(*key, run)
+        elif order.key:
+            run = await self._bind(order.key, order.body_digest, run)
         await permit(run)
         concurrency = terms.pace.concurrency if terms.late else min(terms.pace.concurrency, len(agents))
         await self._tenants.admit_run(terms.tenant, run, concurrency, terms.expires)
         life = terms.expires - terms.created + 2 * self._retention_ms
         valid = self.now + POST_VALID_MS
         try:
-            taken = await self._runs.create(run, self._membership.lease, terms, payload, agents, life, valid)
+            taken = await self._runs.create(run, self._membership.lease, terms, order.payload, agents, life, valid)
         except NotAnswered as e:
             raise OutcomeUnknown(
                 f"{e}; whether run {run} was accepted is not known: once Redis answers, GET /v1/runs/{run} shows it, "
@@ -121,7 +117,7 @@ class RunService:
             await self._check_same(run, terms)
             await self._uncount(terms.tenant, run)
             return run, True
-        owned = OwnedRun(run, terms, payload, list(agents), taken.gen, taken.until, 0)
+        owned = OwnedRun(run, terms, order.payload, list(agents), taken.gen, taken.until, 0)
         self._keeper.begin(owned, RunPlan(terms.pace, bytearray(b"w" * len(agents)), late=terms.late))
         return run, False
 

@@ -27,7 +27,7 @@ from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.batches import spread_order
 from fairlead.routing.runs.late_agents import LateAgents
-from fairlead.routing.runs.run_service import RunService
+from fairlead.routing.runs.run_service import RunOrder, RunService
 from fairlead.routing.schedules.schedule_times import next_start
 from fairlead.telemetry.metrics import Metrics
 
@@ -150,14 +150,14 @@ class ScheduleKeeper:
             if not agents and not terms.late:
                 return LastStart(due, "no_agents")
             terms = await self._terms(schedule, now)
-            key = hashlib.sha256(f"schedule\0{schedule.id} {due}".encode()).hexdigest(), schedule.id
+            key = hashlib.sha256(f"schedule\0{schedule.id} {due}".encode()).hexdigest()
 
             async def permit(run: str) -> None:
                 await self._record(schedule, "allowed", run=run, count=len(agents))
 
-            run, _ = await self._service.submit(
-                terms, schedule.payload, spread_order(agents) if terms.spread else agents, key, permit
-            )
+            targets = spread_order(agents) if terms.spread else agents
+            order = RunOrder(terms, schedule.payload, targets, key, schedule.id)
+            run, _ = await self._service.submit(order, permit)
         except FairleadError as e:
             if isinstance(e, BusUnavailable) or (e.temporary and now - due <= MISSED_MS):
                 raise

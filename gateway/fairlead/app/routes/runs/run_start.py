@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from fairlead.app.access.approval_gate import ApprovalGate, Intent
+from fairlead.app.access.approval_gate import ApprovalGate, Intent, Passage
 from fairlead.app.access.auditor import Auditor
 from fairlead.app.access.caller import caller
 from fairlead.app.api.body_fingerprint import fingerprint
@@ -43,6 +43,7 @@ from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schema import AgentRow
 from fairlead.node import Node
 from fairlead.routing.runs.batches import spread_order
+from fairlead.routing.runs.run_service import RunOrder
 from fairlead.routing.runs.selection import Selection, values_of
 from fairlead.tenant import local_id, qualified
 
@@ -154,9 +155,10 @@ class RunStartRoutes:
             start.terms.selector
             or f"{len(agents)} agents ({', '.join(map(local_id, agents[:5]))}{', …' * (len(agents) > 5)})"
         )
-        terms = said + _encode(sorted(agents))
-        content = digest_of(start.terms.content)
-        intent = Intent("run", start.terms.method, target, len(agents), start.payload, terms, content)
+        intent = Intent(
+            "run", start.terms.method, target, len(agents), start.payload, said + _encode(sorted(agents)),
+            digest_of(start.terms.content),
+        )  # fmt: skip
         passage = await self._gate.enter(request, rules, intent)
 
         async def permit(run: str) -> None:
@@ -166,20 +168,7 @@ class RunStartRoutes:
             if passage is not None:
                 await self._gate.use(subject, passage, run)
 
-        if passage is not None:
-            # The approval takes the place of an Idempotency-Key, so that the same post again is the same run.
-            key = hashlib.sha256(f"run approval\0{passage.approval}".encode()).hexdigest(), passage.intent.digest
-        elif start.key:
-            digest = hashlib.sha256(f"run\0{key_of(subject, start.key)}".encode()).hexdigest()
-            key = digest, start.body_digest
-        else:
-            key = "", ""
-        terms = start.terms
-        if terms.content:
-            life = terms.expires - terms.created
-            name = await self._contents.refer(terms.tenant, digest_of(terms.content), life)
-            terms = msgspec.structs.replace(terms, content=name)
-        run, replayed = await self._runs.service.submit(terms, start.payload, agents, key, permit, start.chosen)
+        run, replayed = await self._runs.service.submit(await self._order(subject, start, passage), permit)
         headers = {"location": f"/v1/runs/{run}"}
         targets = len(agents)
         if replayed:
@@ -187,6 +176,20 @@ class RunStartRoutes:
             targets = (await self._runs.results.look_up(run, caller(request).tenant)).targets
         accepted = run_schemas.AcceptedRun(run, targets, start.undecided, replayed)
         return Response(_encode(accepted), 202, headers, media_type="application/json")
+
+    async def _order(self, subject: Subject, start: _Start, passage: Passage | None) -> RunOrder:
+        """What is to begin. Its content is kept for as long as the run may need it."""
+        key, bound_to, terms = "", start.body_digest, start.terms
+        if passage is not None:
+            # The approval takes the place of an Idempotency-Key, so that the same post again is the same run.
+            key, bound_to = _digest(f"run approval\0{passage.approval}"), passage.intent.digest
+        elif start.key:
+            key = _digest(f"run\0{key_of(subject, start.key)}")
+        if terms.content:
+            life = terms.expires - terms.created
+            name = await self._contents.refer(terms.tenant, digest_of(terms.content), life)
+            terms = msgspec.structs.replace(terms, content=name)
+        return RunOrder(terms, start.payload, start.agents, key, bound_to, start.chosen)
 
     async def _select(self, subject: Subject, body: run_schemas.NewRun) -> tuple[Selection, list[ApprovalRule]]:
         """The targets, and the rules because of which the run needs an approval."""
@@ -228,3 +231,7 @@ class RunStartRoutes:
             ) from e
         await self._data_check.check_index()
         return found, list(rules)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
