@@ -37,8 +37,8 @@ def payload_options(command: F) -> F:
     unchecked = click.option(
         "--unchecked",
         is_flag=True,
-        help="Send the arguments of a built-in method although they do not fit it, for "
-        "agents that have another one of this name.",
+        help="Pass arguments on that do not fit the built-in method, to agents that have a method of their own under "
+        "this name.",
     )
     file = click.option(
         "--file", type=click.File("rb"), metavar="FILE",

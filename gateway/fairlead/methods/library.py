@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from fairlead.errors import InvalidRequest
-from fairlead.methods.method import Arguments, Method, ResultMembers
+from fairlead.methods.method import UNCHECKED, Arguments, Method, ResultMembers
 
 Path = Annotated[str, Meta(pattern="^/", description="an absolute path")]
 UNIT_PATTERN: Final = r"^[A-Za-z0-9:_.\\@][A-Za-z0-9:_.\\@-]{0,254}\Z"
@@ -207,6 +207,6 @@ def check_input(method: str, payload: bytes, *, content: bool, takes_input: bool
     if awaited == "input" and not takes_input:
         raise InvalidRequest(
             f"{method} needs an input, and a run has none: expected a content, which the payload asks for with "
-            "`content`: true (say `unchecked` if the agents have a method of their own under this name)",
+            f"`content`: true ({UNCHECKED})",
             field="content", method=method,
         )  # fmt: skip

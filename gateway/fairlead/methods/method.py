@@ -19,6 +19,11 @@ from fairlead.errors import InvalidRequest
 SHOWN: Final = 80
 """Characters of a wrong value that the error repeats."""
 
+UNCHECKED: Final = (
+    "--unchecked, or `unchecked` in the API, passes it on to agents that have a method of their own under this name"
+)
+"""What the errors of all checks say."""
+
 Effect = Literal["reads", "changes", "runs"]
 """`reads`: it only looks. `changes`: it changes what it names. `runs`: it runs any program."""
 
@@ -95,8 +100,7 @@ class Method:
 
     def _wrong(self, name: str, text: str) -> InvalidRequest:
         return InvalidRequest(
-            f"{self.name}: {text} (see `fairlead methods show {self.name}`; say `unchecked` if the agent has a method "
-            "of its own under this name)",
+            f"{self.name}: {text} (see `fairlead methods show {self.name}`; {UNCHECKED})",
             field=f"payload.{name}" if name else "payload", method=self.name,
         )  # fmt: skip
 
