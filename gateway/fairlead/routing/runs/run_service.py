@@ -45,7 +45,7 @@ class NamedGroup(msgspec.Struct, frozen=True):
     commands: list[str]
 
 
-class RunOrder(msgspec.Struct, frozen=True):
+class PostedRun(msgspec.Struct, frozen=True):
     """A run that is to begin. `key` is the digest of its Idempotency-Key, "" if there is none, and `body_digest` what
     that is bound to. `chosen` is the id of a signed run."""
 
@@ -76,7 +76,7 @@ class RunService:
         """Redis TIME in ms."""
         return self._membership.now()
 
-    async def submit(self, order: RunOrder, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
+    async def submit(self, order: PostedRun, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
         """Begin a run here. Returns its id, and whether it was posted before under the same Idempotency-Key or id.
         `permit` is awaited with the run's id before anything of the run is written, and may raise.
 
@@ -88,7 +88,7 @@ class RunService:
             self._membership.check_alive("it does not know which agents are linked")
             return await self._begin(order, permit)
 
-    async def _begin(self, order: RunOrder, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
+    async def _begin(self, order: PostedRun, permit: Callable[[str], Awaitable[None]]) -> tuple[str, bool]:
         """See `submit`."""
         terms, agents = order.terms, order.agents
         run = order.chosen or uuid7(self.now, random.randbytes(10))

@@ -27,7 +27,7 @@ from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.batches import spread_order
 from fairlead.routing.runs.late_agents import LateAgents
-from fairlead.routing.runs.run_service import RunOrder, RunService
+from fairlead.routing.runs.run_service import PostedRun, RunService
 from fairlead.routing.schedules.schedule_times import next_start
 from fairlead.telemetry.metrics import Metrics
 
@@ -156,7 +156,7 @@ class ScheduleKeeper:
                 await self._record(schedule, "allowed", run=run, count=len(agents))
 
             targets = spread_order(agents) if terms.spread else agents
-            order = RunOrder(terms, schedule.payload, targets, key, schedule.id)
+            order = PostedRun(terms, schedule.payload, targets, key, schedule.id)
             run, _ = await self._service.submit(order, permit)
         except FairleadError as e:
             if isinstance(e, BusUnavailable) or (e.temporary and now - due <= MISSED_MS):

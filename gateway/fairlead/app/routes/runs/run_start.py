@@ -43,7 +43,7 @@ from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schema import AgentRow
 from fairlead.node import Node
 from fairlead.routing.runs.batches import spread_order
-from fairlead.routing.runs.run_service import RunOrder
+from fairlead.routing.runs.run_service import PostedRun
 from fairlead.routing.runs.selection import Selection, values_of
 from fairlead.tenant import local_id, qualified
 
@@ -177,7 +177,7 @@ class RunStartRoutes:
         accepted = run_schemas.AcceptedRun(run, targets, start.undecided, replayed)
         return Response(_encode(accepted), 202, headers, media_type="application/json")
 
-    async def _order(self, subject: Subject, start: _Start, passage: Passage | None) -> RunOrder:
+    async def _order(self, subject: Subject, start: _Start, passage: Passage | None) -> PostedRun:
         """What is to begin. Its content is kept for as long as the run may need it."""
         key, bound_to, terms = "", start.body_digest, start.terms
         if passage is not None:
@@ -189,7 +189,7 @@ class RunStartRoutes:
             life = terms.expires - terms.created
             name = await self._contents.refer(terms.tenant, digest_of(terms.content), life)
             terms = msgspec.structs.replace(terms, content=name)
-        return RunOrder(terms, start.payload, start.agents, key, bound_to, start.chosen)
+        return PostedRun(terms, start.payload, start.agents, key, bound_to, start.chosen)
 
     async def _select(self, subject: Subject, body: run_schemas.NewRun) -> tuple[Selection, list[ApprovalRule]]:
         """The targets, and the rules because of which the run needs an approval."""
