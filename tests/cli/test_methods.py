@@ -7,8 +7,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from fairlead.cli.runs.schedules import _chosen
+from fairlead.client.schedules import ScheduleInfo
 from fairlead.methods.library import LIBRARY
 
 from support.cli.processes import gateway
@@ -107,25 +110,30 @@ def test_who_selects_nobody_is_told_how_to_see_who_matches(api: str, run: Run) -
 
 def test_a_schedule_has_a_file_and_is_removed_by_its_name(api: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "fix.sh").write_text("true")
-    words = (
-        "schedules",
-        "add",
-        "nightly",
-        "script",
-        "-l",
-        "*",
-        "--cron",
-        "0 2 * * *",
-        "--file",
-        str(tmp_path / "fix.sh"),
-    )
-    ids = [run(*words, api=api).stdout.decode().strip() for _ in range(2)]
-    unclear = run("schedules", "rm", "nightly", api=api)
-    assert b"2 schedules have the name 'nightly': name one by its id: " + ids[0].encode() in unclear.stderr
-    assert run("schedules", "rm", ids[0], api=api).stdout.decode() == f"removed nightly ({ids[0]})\n"
-    assert run("schedules", "rm", "nightly", api=api).stdout.decode() == f"removed nightly ({ids[1]})\n"
+    file = str(tmp_path / "fix.sh")
+    words = ("schedules", "add", "nightly", "script", "-l", "*", "--cron", "0 2 * * *", "--file", file)
+    for wanted in ("nightly", ""):
+        id = run(*words, api=api).stdout.decode().strip()
+        twice = run(*words, api=api)
+        assert twice.returncode == 2
+        assert f"you have a schedule nightly already, which is {id}" in twice.stderr.decode()
+        assert run("schedules", "rm", wanted or id, api=api).stdout.decode() == f"removed nightly ({id})\n"
     missing = run("schedules", "rm", "nightly", api=api)
     assert (missing.returncode, b"there is no schedule 'nightly'" in missing.stderr) == (2, True)
+
+
+def test_a_name_that_several_callers_use_is_told_with_the_ids() -> None:
+    members = {"cron": "", "zone": "", "missed": "skip", "method": "", "selector": "", "created": "", "next": ""}
+    known = [
+        ScheduleInfo(id=f"0192f1b0-0000-7000-8000-00000000000{n}", name="nightly", subject=f"token:{n}", **members)
+        for n in range(2)
+    ]
+    with pytest.raises(click.UsageError) as unclear:
+        _chosen("nightly", known)
+    assert f"2 schedules have the name 'nightly': name one by its id: {known[0].id}, {known[1].id}" in str(
+        unclear.value
+    )
+    assert _chosen(known[1].id, known)[0] == known[1].id
 
 
 def test_the_id_of_a_run_is_called_so(api: str, run: Run) -> None:
