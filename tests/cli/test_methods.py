@@ -123,11 +123,8 @@ def test_a_schedule_has_a_file_and_is_removed_by_its_name(api: str, run: Run, tm
 
 
 def test_a_name_that_several_callers_use_is_told_with_the_ids() -> None:
-    members = {"cron": "", "zone": "", "missed": "skip", "method": "", "selector": "", "created": "", "next": ""}
-    known = [
-        ScheduleInfo(id=f"0192f1b0-0000-7000-8000-00000000000{n}", name="nightly", subject=f"token:{n}", **members)
-        for n in range(2)
-    ]
+    ids = [f"0192f1b0-0000-7000-8000-00000000000{n}" for n in range(2)]
+    known = [ScheduleInfo(id, "nightly", "0 2 * * *", "UTC", "skip", "work", "*", f"token:{id[-1]}") for id in ids]
     with pytest.raises(click.UsageError) as unclear:
         _chosen("nightly", known)
     assert f"2 schedules have the name 'nightly': name one by its id: {known[0].id}, {known[1].id}" in str(

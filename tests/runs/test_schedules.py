@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import subprocess
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(240)
 
+NUMBERS = itertools.count()
 RUN = {"method": "sys.info", "selector": "*"}
 
 
 def create(fleet: RunFleet, node: int = 0, **more: object) -> Any:
-    body = {"name": "nightly", "cron": "30 2 * * *", "run": RUN, **more}
+    body = {"name": f"nightly-{next(NUMBERS)}", "cron": "30 2 * * *", "run": RUN, **more}
     return plain_post(f"{fleet.nodes[node].api}/v1/schedules", json=body, headers=PLATFORM, timeout=30)
 
 
