@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from fairlead.fleet import schema
-from fairlead.fleet.moves.move_bucket import DEBT_SECONDS, MoveBucket
+from fairlead.fleet.moves.move_bucket import DEBT_SECONDS, MOVE_RATE_VALID_MS, MoveBucket
 from fairlead.fleet.moves.move_rate import FULL_SHARE, LEAST_SHARE, move_rate, spare_accept_rate
 from fairlead.store.reply import items, text
 
@@ -69,7 +69,7 @@ class Budget(RuleBasedStateMachine):
     def operator(self, rate: float) -> None:
         now = self.server.run(self.server.time())
         self.server.run(self.moves.set_rate(rate, 2 * rate, now))
-        self.set = rate, now + schema.MOVE_RATE_VALID_MS
+        self.set = rate, now + MOVE_RATE_VALID_MS
 
     @rule(wanted=st.sampled_from((1, 1, 2, 10, 50, 5_000)), overdraw=st.booleans())
     def take(self, wanted: int, overdraw: bool) -> None:

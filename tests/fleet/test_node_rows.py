@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from fairlead.fleet import schema
-from fairlead.fleet.node_rows import NodeRows
+from fairlead.fleet.node_rows import NODE_TTL_MS, NodeRows
 from fairlead.fleet.node_table import ALIVE_MS, NodeTable
 from fairlead.store.reply import integer, text
 from fairlead.store.servers.opening import open_store
@@ -110,7 +110,7 @@ class Beats(RuleBasedStateMachine):
                 assert table.holds(f"{name}#{epoch}", now) == lives
             if row is not None:
                 life = integer(self.server.submit("PTTL", schema.node_key(name)))
-                assert 0 < life <= schema.NODE_TTL_MS
+                assert 0 < life <= NODE_TTL_MS
 
     def teardown(self) -> None:
         """The table is read by every history: it must not grow with them."""

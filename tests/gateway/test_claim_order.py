@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fairlead.fleet.schema import ORDERED_MS, agent_key
+from fairlead.fleet.directory import ORDERED_MS
+from fairlead.fleet.schema import agent_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
 from fairlead.wire.close_codes import CloseCode

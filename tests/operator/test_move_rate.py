@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fairlead.fleet import schema
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
-from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.fleet.moves.move_bucket import MOVE_RATE_VALID_MS, MoveBucket
 from fairlead.store.reply import integer, items, text
 from fairlead_operator.api.moves_spec import Moves
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
@@ -84,5 +84,5 @@ async def budget(namespace: OperatorNamespace) -> tuple[float, float]:
     """The rate and the greatest rate that stand in Redis, where the rate is still valid."""
     rate, most, until = items(await namespace.store.submit("HMGET", schema.MOVES, "rate", "most", "until"))
     seconds, _ = items(await namespace.store.submit("TIME"))
-    assert 0 < integer(until) - integer(seconds) * 1000 <= schema.MOVE_RATE_VALID_MS + 1_000
+    assert 0 < integer(until) - integer(seconds) * 1000 <= MOVE_RATE_VALID_MS + 1_000
     return float(text(rate)), float(text(most))

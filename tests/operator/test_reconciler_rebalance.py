@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.fleet import schema
 from fairlead.fleet.directives.rebalance_target import RebalanceTarget
-from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead.fleet.directives.rebalance_targets import REBALANCE_MS, RebalanceTargets
 from fairlead.store.reply import integer
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
@@ -58,7 +58,7 @@ async def test_nodes_are_told_what_to_keep_until_the_links_are_even(namespace: O
     )  # fmt: skip
     assert condition(status, "Rebalanced")[:2] == ("Unknown", "Rebalancing")
     assert [await targets.read(pod) for pod in pods] == [RebalanceTarget(200, 200), RebalanceTarget(210)]
-    assert 0 < integer(await namespace.store.submit("PTTL", schema.REBALANCE)) <= schema.REBALANCE_MS
+    assert 0 < integer(await namespace.store.submit("PTTL", schema.REBALANCE)) <= REBALANCE_MS
     status = await passes(namespace, reconciler, 1, pods, (205, 195))
     assert condition(status, "Rebalanced")[:2] == ("True", "Even")
     assert (status["phase"], status["rebalance"]["toMove"]) == ("Ready", 0)

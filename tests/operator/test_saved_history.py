@@ -22,6 +22,7 @@ from fairlead_operator.autoscaler.history.fleet_history import GAP_MOST
 from fairlead_operator.autoscaler.history.rebalance_history import EndedRebalance, RebalanceHistory, RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import plan_rebalance
+from fairlead_operator.inputs.fleet_redis import SCALING_HISTORY_MS
 from fairlead_operator.kube.objects import Object
 
 from support.operator_namespace import OperatorNamespace
@@ -198,7 +199,7 @@ async def test_second_leader_continues_growth_starts_and_pause(namespace: Operat
     assert inputs["leadSeconds"] == before["decision"]["inputs"]["leadSeconds"]
     document = await kept(namespace, body)
     assert len(document.history.sizes) > 1, "the sizes that the first leader saw are still there"
-    assert 0 < int(await namespace.store.submit("PTTL", schema.SCALING_HISTORY)) <= schema.SCALING_HISTORY_MS  # type: ignore[arg-type]
+    assert 0 < int(await namespace.store.submit("PTTL", schema.SCALING_HISTORY)) <= SCALING_HISTORY_MS  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("left", [b"nonsense", b'{"version": 9}', None], ids=["nonsense", "version", "another type"])

@@ -49,6 +49,15 @@ CLONED_MS: Final = 24 * 3600_000
 UNTOLD_MS: Final = 180_000
 """How long the node that was given a notice of two holders has to tell it, before another claim gives it again. It
 repeats what fails for two minutes and a half at most (see `routing.agents.cloned_agents`)."""
+ORDERED_MS: Final = 150_000
+"""How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
+connection attempt may wait for Redis by default, and 30 s for its transmission."""
+LABEL_LIMIT: Final = 64
+"""The number of labels of an agent; the limit for facts is the same."""
+FAILURES_KEPT: Final = 5
+"""How many of the newest failures are kept: five are enough to see whether a command always fails in the same way."""
+LINK_STATS_MS: Final = 10_000
+"""How long the statistics of links are kept for the node that requested them, which reads them at once."""
 
 
 class ProvedKey(NamedTuple):
@@ -104,7 +113,7 @@ class Directory:
             ),
             (
                 lease, boot, conn, sid, facts, valid_until, "" if own_gen is None else own_gen, "1" if known else "",
-                schema.ORDERED_MS, key.thumbprint, key.labels, "" if key.issued is None else key.issued,
+                ORDERED_MS, key.thumbprint, key.labels, "" if key.issued is None else key.issued,
                 "1" if key.certified else "", key.session, "1" if revoke_cloned else "", CONTESTED_MS, CLONED_MS,
                 UNTOLD_MS, journal, agent,
             ),
@@ -225,12 +234,12 @@ class Directory:
         now."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         keys = schema.agent_key(agent), schema.columns_key(agent_shard(agent))
-        reply = self._store.run(lua.SET_LABELS, keys, (schema.LABEL_LIMIT, checked or "", *flat))
+        reply = self._store.run(lua.SET_LABELS, keys, (LABEL_LIMIT, checked or "", *flat))
         return Answer(reply, directory_replies.parse_labels)
 
     def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write the statistics of the agent's link, for the node that requested them."""
-        return self._store.submit("SET", schema.link_stats_key(agent), state, "PX", schema.LINK_STATS_MS)
+        return self._store.submit("SET", schema.link_stats_key(agent), state, "PX", LINK_STATS_MS)
 
     def read_link_stats(self, agent: str) -> Answer[bytes]:
         """What `write_link_stats` wrote within the last LINK_STATS_MS; b"" if it wrote nothing."""
@@ -239,7 +248,7 @@ class Directory:
 
     def write_worst_links(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
         """Write the worst links of this node, for the node that requested them."""
-        return self._store.submit("SET", schema.worst_links_key(lease, by), links, "PX", schema.LINK_STATS_MS)
+        return self._store.submit("SET", schema.worst_links_key(lease, by), links, "PX", LINK_STATS_MS)
 
     def read_worst_links(self, lease: str, by: str) -> Answer[bytes]:
         """What `write_worst_links` wrote on that node within the last LINK_STATS_MS; b"" if it wrote nothing."""
@@ -298,4 +307,4 @@ class Directory:
 def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
     """The keys and arguments of remove_open.lua."""
     line = " ".join(failure.split())  # a part of it comes from the agent and may contain a line end
-    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.FAILURES_KEPT)
+    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, FAILURES_KEPT)

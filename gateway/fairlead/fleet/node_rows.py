@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 ROW_BYTES = 512
 """The expected size of a node's row, including the names of its fields."""
 ROWS_AT_ONCE = 64
+NODE_TTL_MS = 150_000
+"""A node's row outlives 30 missed heartbeats, so that it still exists after Redis or the node was frozen."""
 
 
 class NodeRows:
@@ -49,13 +51,13 @@ class NodeRows:
         """
         flat = [item for pair in counts.items() for item in pair]
         first = "1" if begin else ""
-        accepted = await self._renew(node, (epoch, first, schema.NODE_TTL_MS, replaces, *flat))
+        accepted = await self._renew(node, (epoch, first, NODE_TTL_MS, replaces, *flat))
         now = next(now for _, now in accepted.values())
         # A copy that was away may have lost the row. To begin, all that answer must agree: another process may begin.
         good = all(good for good, _ in accepted.values()) if begin else any(good for good, _ in accepted.values())
         if good:
             for copy in [copy for copy, (good, _) in accepted.items() if not good]:
-                restored = self._renew_copy(copy, node, (epoch, "1", schema.NODE_TTL_MS, "", *flat))
+                restored = self._renew_copy(copy, node, (epoch, "1", NODE_TTL_MS, "", *flat))
                 await AnswerOrError(restored)
             await self._each(lambda copy: self._note_heartbeat(copy, f"{node}#{epoch}", now))
         return good, now
@@ -101,7 +103,7 @@ class NodeRows:
             else:
                 rows[node] = replace(row, at=at)
         rows |= await self._rows(new)
-        if any(now - at > schema.NODE_TTL_MS for _, at in heartbeats.values()):
+        if any(now - at > NODE_TTL_MS for _, at in heartbeats.values()):
             await self._remove_expired(now)
         return NodeTable(rows, back)
 
@@ -165,7 +167,7 @@ class NodeRows:
 
     async def _remove_expired(self, now: int) -> None:
         """Remove the heartbeats of registrations whose rows have expired."""
-        last = now - schema.NODE_TTL_MS
+        last = now - NODE_TTL_MS
         await self._each(
             lambda copy: self._store.submit(
                 "ZREMRANGEBYSCORE", schema.nodes_key(copy), "-inf", f"({last}", priority=Priority.CONTROL
@@ -177,7 +179,7 @@ class NodeRows:
         number of agents that have left on purpose, including those since the last heartbeat."""
         last = now - ALIVE_MS - 1
         fields = ("state", "stopped", "links", 0, "left", left, "at", last)
-        accepted = await self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", *fields))
+        accepted = await self._renew(node, (epoch, "", NODE_TTL_MS, "", *fields))
         if any(good for good, _ in accepted.values()):
             await self._each(lambda copy: self._note_heartbeat(copy, f"{node}#{epoch}", last))
 

@@ -161,34 +161,8 @@ APPROVAL_REQUESTS = "fl1:approval_requests:{all}"
 MEMBERSHIP = (NODES, "nodes:nz", "nodes:r3")
 """The hash tags of the copies of the table of nodes; one server keeps the first alone. Their slots are a third of all
 slots apart, so that in a Cluster whose primaries have equal ranges of slots no primary has all copies."""
-EVENTS_LIMIT = 100_000
-"""Events of the whole fleet that are kept."""
-EVENTS_OF_ONE_AGENT = 8
-"""One agent may have an eighth of the events that are kept, and of their bytes."""
-NODE_TTL_MS = 150_000
-"""A node's row outlives 30 missed heartbeats, so that it still exists after Redis or the node was frozen."""
-ORDERED_MS = 150_000
-"""How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
-connection attempt may wait for Redis by default, and 30 s for its transmission."""
-MOVE_RATE_VALID_MS = 30_000
-"""Three passes of the operator. Afterwards its rate of moves counts as that of an operator that is gone."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
-REBALANCE_MS = 30_000
-"""How long targets of a rebalance hold: three passes of the operator."""
-SCALING_HISTORY_MS = 7 * 24 * 3600_000
-"""How long the operator's history is kept: after a week without an operator it describes another fleet."""
-DISCONNECT_MS = 30_000
-"""How long a Disconnect holds: three passes of the operator."""
-DISCONNECT_KEPT_MS = 3600_000
-"""How long a Disconnect is kept without being renewed. An operator that is back within this time continues it; after
-that it begins again."""
-LABEL_LIMIT = 64
-"""The number of labels of an agent; the limit for facts is the same."""
-FAILURES_KEPT = 5
-"""How many of the newest failures are kept: five are enough to see whether a command always fails in the same way."""
-LINK_STATS_MS = 10_000
-"""How long the statistics of links are kept for the node that requested them, which reads them at once."""
 OPEN_LIMIT = 1_000
 """The number of open commands of one agent. `hello.have` and `welcome.have` hold at most 1,024 entries."""
 

@@ -38,6 +38,8 @@ CALL_TIMEOUT = 4.0
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+SCALING_HISTORY_MS = 7 * 24 * 3600_000
+"""How long the operator's history is kept: after a week without an operator it describes another fleet."""
 
 
 class FleetRedis:
@@ -147,7 +149,7 @@ async def _read_history(store: Store, most: int) -> bytes:
 
 
 async def _write_history(store: Store, document: bytes) -> None:
-    await store.submit("SET", schema.SCALING_HISTORY, document, "PX", schema.SCALING_HISTORY_MS)
+    await store.submit("SET", schema.SCALING_HISTORY, document, "PX", SCALING_HISTORY_MS)
 
 
 def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:

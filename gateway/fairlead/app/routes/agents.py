@@ -27,10 +27,11 @@ from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.authorization.policy import Access, Verb
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
+from fairlead.fleet.directory import LABEL_LIMIT
 from fairlead.fleet.directory_replies import LabelsChanged, LimitReached
 from fairlead.fleet.node_table import Presence
 from fairlead.fleet.reports.fact_history import NotedChange
-from fairlead.fleet.schema import LABEL_LIMIT, AgentRow
+from fairlead.fleet.schema import AgentRow
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS

@@ -20,6 +20,12 @@ from fairlead.store.backlog import Priority
 from fairlead.store.reply import integer, items, table, text
 from fairlead.store.store import Store
 
+DISCONNECT_MS = 30_000
+"""How long a Disconnect holds: three passes of the operator."""
+DISCONNECT_KEPT_MS = 3600_000
+"""How long a Disconnect is kept without being renewed. An operator that is back within this time continues it; after
+that it begins again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Disconnect:
@@ -49,7 +55,7 @@ class Disconnects:
     async def write(self, wanted: Disconnect) -> None:
         """Begin the directive, or renew it for another half minute. The operator calls it. The agents are sent only
         once, because there may be many."""
-        head = (wanted.operation, schema.DISCONNECT_MS, schema.DISCONNECT_KEPT_MS)
+        head = (wanted.operation, DISCONNECT_MS, DISCONNECT_KEPT_MS)
         if not integer(await self._store.run(lua.SET_DISCONNECT, (schema.DISCONNECT,), head)):
             fields = (
                 "selector", wanted.selector, "agents", json.dumps(wanted.agents), "rate", f"{wanted.rate:.6f}",
@@ -94,6 +100,6 @@ class Disconnects:
         """Tell the operator how far this node is."""
         key = schema.disconnected_key(operation)
         written = self._store.write("HSET", key, lease, progress.encode(), priority=Priority.BACKGROUND)
-        kept = self._store.submit("PEXPIRE", key, schema.DISCONNECT_KEPT_MS, priority=Priority.BACKGROUND)
+        kept = self._store.submit("PEXPIRE", key, DISCONNECT_KEPT_MS, priority=Priority.BACKGROUND)
         await written
         await kept

@@ -15,6 +15,9 @@ from fairlead.store.backlog import Priority
 from fairlead.store.reply import Reply, integer, items
 from fairlead.store.store import Store
 
+REBALANCE_MS = 30_000
+"""How long targets of a rebalance hold: three passes of the operator."""
+
 
 class RebalanceTargets:
     def __init__(self, store: Store) -> None:
@@ -27,7 +30,7 @@ class RebalanceTargets:
             fields += (node, target.keep)
             if target.enough is not None:
                 fields += (_enough_field(node), target.enough)
-        await self._store.run(lua.SET_REBALANCE_TARGETS, (schema.REBALANCE,), (schema.REBALANCE_MS, *fields))
+        await self._store.run(lua.SET_REBALANCE_TARGETS, (schema.REBALANCE,), (REBALANCE_MS, *fields))
 
     def read(self, node: str) -> Answer[RebalanceTarget | None]:
         """What is asked of `node`; None while no rebalance runs."""

@@ -24,6 +24,10 @@ of usual ones."""
 EVENTS_DROPPED: Final = "fairlead.events.dropped"
 """The type of the event that takes the place of older ones of an agent that has sent too many (see add_event.lua)."""
 _POSITION = re.compile(r"(\d{1,15})-(\d{1,15})\Z", re.ASCII)
+EVENTS_LIMIT: Final = 100_000
+"""Events of the whole fleet that are kept."""
+EVENTS_OF_ONE_AGENT: Final = 8
+"""One agent may have an eighth of the events that are kept, and of their bytes."""
 
 
 class Position(NamedTuple):
@@ -81,10 +85,10 @@ class EventLog:
     def add(self, agent: str, kind: str, event: str, at: int, payload: bytes, most_bytes: int) -> asyncio.Future[Reply]:
         """Append one event of an agent; of the events of its tenant, the newest `most_bytes` are kept, and of one agent
         an eighth of that. The reply is how many older events of the agent were removed for this one."""
-        tenant, share = tenant_of(agent), schema.EVENTS_OF_ONE_AGENT
+        tenant, share = tenant_of(agent), EVENTS_OF_ONE_AGENT
         return self._store.run(
             lua.ADD_EVENT, (*event_keys(tenant), _agents_key(tenant)),
-            (schema.EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload, schema.EVENTS_LIMIT // share,
+            (EVENTS_LIMIT, most_bytes, agent, kind, event, at, payload, EVENTS_LIMIT // share,
              most_bytes // share), priority=Priority.RESULTS,
         )  # fmt: skip
 

@@ -16,6 +16,8 @@ from fairlead.store.store import Store
 DEBT_SECONDS = 5
 """How many seconds of the rate may be overdrawn. Other nodes wait until the debt is repaid, but not for longer than
 this: they have deadlines too."""
+MOVE_RATE_VALID_MS = 30_000
+"""Three passes of the operator. Afterwards its rate of moves counts as that of an operator that is gone."""
 
 
 class Grant(NamedTuple):
@@ -45,7 +47,7 @@ class MoveBucket:
     async def set_rate(self, rate: float, most: float, now: int) -> None:
         """Allow `rate` moves a second for the next half minute, and never more than `most`. The operator calls it.
         `now` is Redis TIME in ms."""
-        until = now + schema.MOVE_RATE_VALID_MS
+        until = now + MOVE_RATE_VALID_MS
         await self._store.write(
             "HSET", self._key, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,
             priority=Priority.CONTROL,
