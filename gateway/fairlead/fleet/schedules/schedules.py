@@ -70,7 +70,13 @@ class Schedules:
 
     async def of_tenant(self, tenant: str) -> list[ListedSchedule]:
         """All schedules of a tenant, the oldest first."""
-        ids = items(await self._store.submit("HVALS", names_key(tenant), expected=1 << 16))
+        return await self._listed(items(await self._store.submit("HVALS", names_key(tenant), expected=1 << 16)))
+
+    async def all(self) -> list[ListedSchedule]:
+        """Those of all tenants, the oldest first."""
+        return await self._listed(items(await self._store.submit("HKEYS", schema.SCHEDULES, expected=1 << 16)))
+
+    async def _listed(self, ids: Sequence[Reply]) -> list[ListedSchedule]:
         if not ids:
             return []
         stored = self._store.submit("HMGET", schema.SCHEDULES, *map(octets, ids), expected=1 << 20)
