@@ -57,6 +57,7 @@ def test_wrong_arguments_are_told_before_anything_is_sent(api: str, run: Run) ->
     assert b"(KEY:=JSON passes what is not a text)" in wrong.stderr
     many = run("run", "service.restart", "--agents", "web-1", "name=x", api=api)
     assert b'service.restart: unknown argument "name": expected unit' in many.stderr
+    assert b"KEY:=JSON" not in many.stderr, "another notation would not make the name known"
     nightly = run("schedules", "add", "x", "exec", "-l", "*", "--cron", "0 0 * * *", "argv=ls", api=api)
     assert b'exec: invalid argument argv "ls": expected a list of strings' in nightly.stderr
     assert run("runs", "ls", "-o", "name", api=api).stdout == b""
@@ -69,6 +70,11 @@ def test_a_file_goes_with_a_method_that_takes_one(api: str, run: Run, tmp_path: 
     for command in (("run", "script", "--agents", "web-1"), ("call", "web-1", "script", "cwd=/")):
         without = run(*command, api=api)
         assert (without.returncode, b"script needs a file" in without.stderr) == (2, True), without.stderr
+    (tmp_path / "large").write_bytes(bytes((1 << 20) + 1))
+    for method in (("script",), ("file.put", "path=/a")):
+        done = run("run", *method, "--agents", "web-1", "--file", str(tmp_path / "large"), api=api)
+        assert done.returncode == 2
+        assert f"--file {tmp_path / 'large'} is too large: expected at most 1 MiB".encode() in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -114,6 +120,9 @@ def test_a_schedule_has_a_file_and_is_removed_by_its_name(api: str, run: Run, tm
     words = ("schedules", "add", "nightly", "script", "-l", "*", "--cron", "0 2 * * *", "--file", file)
     for wanted in ("nightly", ""):
         id = run(*words, api=api).stdout.decode().strip()
+        table = run("schedules", "ls", api=api).stdout.decode().splitlines()
+        assert table[0].split() == ["ID", "NAME", "CRON", "ZONE", "METHOD", "NEXT", "LAST"]
+        assert "0 2 * * *  UTC" in table[1], "without its zone, the expression says no time"
         twice = run(*words, api=api)
         assert twice.returncode == 2
         assert f"you have a schedule nightly already, which is {id}" in twice.stderr.decode()

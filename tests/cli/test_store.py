@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+from fairlead.cli.fleet.store import CONTENTS
+from fairlead.fleet.schema import KEY_TYPES
 from fairlead.store.pipeliner import Pipeliner
 
 from support.cli.processes import Part, gateway
@@ -54,6 +56,11 @@ def test_what_fills_redis_is_named(run: Run, tmp_path: Path) -> None:
     text = table.stdout.decode()
     assert "without a maxmemory" in text
     assert found["commands"][0]["id"] in text
+
+
+def test_the_table_says_what_is_in_each_kind() -> None:
+    missing = {key.partition(":{")[0] for key in KEY_TYPES} - CONTENTS.keys()
+    assert missing == set()
 
 
 def test_a_redis_that_is_away_is_named_with_what_to_do(run: Run, tmp_path: Path) -> None:

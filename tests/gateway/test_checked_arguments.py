@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -38,6 +39,18 @@ def bodies(agent: str, **what: object) -> list[tuple[str, dict[str, Any]]]:
         ("/v1/runs", {"agents": [agent], **what}),
         ("/v1/schedules", {"name": "n", "cron": "0 0 1 1 *", "run": {"selector": "label.no=agent", **what}}),
     ]
+
+
+async def test_an_empty_body_and_the_id_of_a_schedule_are_called_so(api: GatewayApi) -> None:
+    for path in ("/v1/commands", f"/v1/runs/{uuid.uuid4()}/retry"):
+        told = (await api.http.post(path)).json()
+        assert (told["code"], told["detail"]) == (
+            "malformed_body", "the body is empty: expected a JSON object, `{}` if there is nothing to say"
+        )  # fmt: skip
+    answer = await api.http.delete("/v1/schedules/nightly")
+    told = answer.json()
+    assert (answer.status_code, told["field"]) == (422, "schedule")
+    assert told["detail"] == "invalid schedule id 'nightly': expected a UUID"
 
 
 @pytest.mark.parametrize(("method", "payload", "field", "said"), WRONG)

@@ -17,6 +17,8 @@ PROGRAM: Final = "fairlead.program"
 """The place in the context of what follows `--`."""
 PROGRAM_ARGUMENT: Final = {"exec": "argv", "script": "arguments"}
 """The argument that what follows `--` is, by method."""
+FILE_BYTES: Final = 1 << 20
+"""The largest file that a gateway stores for many agents."""
 
 
 class MethodCommand(click.Command):
@@ -54,7 +56,7 @@ def read_payload(
 ) -> tuple[object, bytes | None]:
     """The payload, and the file that goes with it. Raises InvalidRequest and UsageError."""
     payload = parse_payload(method, document, words)
-    data = None if file is None else file.read()
+    data = None if file is None else _read_file(file)
     if data is not None:
         payload = _with_file(method, payload, data)
     if not unchecked:
@@ -79,6 +81,16 @@ def parse_payload(method: str, document: str | None, words: tuple[str, ...]) -> 
     if name in given:
         raise click.UsageError(f"{name} is given twice, also after --: give it once")
     return {**given, name: program}
+
+
+def _read_file(file: IO[bytes]) -> bytes:
+    data = file.read(FILE_BYTES + 1)
+    if len(data) > FILE_BYTES:
+        raise click.UsageError(
+            f"--file {file.name} is too large: expected at most 1 MiB ({FILE_BYTES} bytes), which is stored once for "
+            "all agents; `fairlead cp` copies larger files to one agent"
+        )
+    return data
 
 
 def _with_file(method: str, payload: object, data: bytes) -> dict[str, object]:
@@ -111,7 +123,8 @@ def check_payload(method: str, payload: object, words: tuple[str, ...], *, file:
         known.check(payload)
     except InvalidRequest as e:
         given = payload.get(str(e.details["field"]).removeprefix("payload.")) if isinstance(payload, dict) else None
-        if not words or not isinstance(given, str) or "expected a string" in e.message:
+        known_name = str(e.details["field"]).removeprefix("payload.") in fields
+        if not words or not known_name or not isinstance(given, str) or "expected a string" in e.message:
             raise
         raise InvalidRequest(f"{e.message} (KEY:=JSON passes what is not a text)", **e.details) from e
 

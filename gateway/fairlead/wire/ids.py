@@ -47,6 +47,11 @@ def check_run_id(run: str) -> str:
     return _canonical("run", run, "run")
 
 
+def check_schedule_id(schedule: str) -> str:
+    """Return `schedule` in canonical form. Raises InvalidRequest if it is not a UUID."""
+    return _canonical("schedule", schedule, "schedule")
+
+
 def _canonical(kind: str, given: str, field: str) -> str:
     try:
         return str(uuid.UUID(given))

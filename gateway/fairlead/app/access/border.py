@@ -18,7 +18,7 @@ from fairlead.authorization.tenant_choice import HEADER
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
 from fairlead.tenant import qualified, without_tenant
-from fairlead.wire.ids import check_agent_id, check_command_id, check_digest, check_run_id
+from fairlead.wire.ids import check_agent_id, check_command_id, check_digest, check_run_id, check_schedule_id
 
 _HEADER = HEADER.lower().encode()
 
@@ -73,7 +73,7 @@ class Border:
 
     async def _schedule(self, _subject: Subject, schedule: str) -> str:
         """The handler looks each up in the caller's tenant."""
-        return check_run_id(schedule)
+        return check_schedule_id(schedule)
 
     async def _digest(self, _subject: Subject, digest: str) -> str:
         """Each tenant has contents of its own."""

@@ -52,6 +52,8 @@ async def read_body(request: Request, limit: int) -> bytes:
 def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
     """Decode the body. Raises InvalidRequest, which names the member, and MalformedBody if the body is not JSON or has
     a duplicate member."""
+    if not raw:
+        raise MalformedBody("the body is empty: expected a JSON object, `{}` if there is nothing to say")
     try:
         try:
             made = decoder.decode(raw)

@@ -35,9 +35,28 @@ CONTENTS = {
     "fl1:columns": "facts and labels, by which agents are selected", "fl1:content": "contents, such as scripts",
     "fl1:link_stats": "latencies of links", "fl1:dead_letters": "what sinks could not deliver",
     "fl1:event_pending": "events that groups and sinks have under way", "fl1:event_group": "groups and sinks",
+    "fl1:run_groups": "outcomes of runs", "fl1:run_states": "states of the agents of runs",
+    "fl1:runs": "open runs", "fl1:recent_runs": "the last runs", "fl1:schedules": "schedules",
+    "fl1:schedules_due": "when schedules are due", "fl1:schedule_starts": "last starts of schedules",
+    "fl2:kept": "which results may be dropped", "fl2:kept_until": "until when results are kept",
+    "fl1:service_tokens": "service tokens", "fl1:enrolment": "enrolment tokens and what they have enrolled",
+    "fl1:pending_enrolments": "agents that wait for an approval",
+    "fl1:approvals": "requests for an approval", "fl1:approval_requests": "what approvals are asked for",
+    "fl1:tenant_open": "open commands of tenants", "fl1:tenant_agents": "agents of tenants",
+    "fl1:events_agents": "events of each agent", "fl1:revoked_keys": "keys that were revoked lately",
+    "fl1:data_epoch": "mark by which a loss of data is noticed", "fl1:compared": "nodes that have compared the data",
+    "fl1:compared_server": "server whose data was compared", "fl1:compared_primary": "the same for a primary",
+    "fl1:confirmed": "what replicas confirm", "fl1:nodes": "index of nodes", "fl1:revision": "revision in service",
+    "fl1:rebalance": "links that nodes should keep", "fl1:disconnect": "which links are to be closed",
+    "fl1:disconnected": "how far nodes are with that", "fl2:kept_bytes": "bytes of results that are kept",
+    "fl1:worst_links": "worst links of nodes", "fl1:moves": "budget of moves",
+    "fl1:scaling_history": "the operator's memory",
+    "fl1:enrolment_tokens": "index of enrolment tokens", "fl1:tenant_use": "what tenants use",
+    "fl1:events_bytes": "bytes of events", "fl1:events_trimmed": "the last event that was removed",
+    "fl1:event_groups": "index of groups and sinks", "fl1:dead_letter_bytes": "bytes of dead letters",
     "other": "not Fairlead's: a Redis of its own is better",
 }  # fmt: skip
-"""What is in the kinds that can become large."""
+"""What is in each kind of key."""
 
 
 class RedisUnavailable(Unavailable):

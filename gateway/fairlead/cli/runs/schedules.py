@@ -81,20 +81,20 @@ def ls(api: str, token: str | None, output: str, watch: bool) -> None:
         from fairlead.text import plain
 
         found = await client.schedules.list()
-        head = ("ID", "NAME", "CRON", "METHOD", "NEXT", "LAST")
+        head = ("ID", "NAME", "CRON", "ZONE", "METHOD", "NEXT", "LAST")
         rows = []
         for one in found:
             last = "" if one.last is None else f"{one.last.outcome} {one.last.run or ''}".rstrip()
-            rows.append((one.id, plain(one.name), plain(one.cron), plain(one.method), one.next or "", plain(last)))
+            when = (plain(one.cron), plain(one.zone))
+            rows.append((one.id, plain(one.name), *when, plain(one.method), one.next or "", plain(last)))
         wide = [
-            (*row, plain(one.zone), one.missed, plain(one.selector), plain(one.subject))
-            for row, one in zip(rows, found, strict=True)
+            (*row, one.missed, plain(one.selector), plain(one.subject)) for row, one in zip(rows, found, strict=True)
         ]
         return View(
             [one.id for one in found],
             {"schedules": msgspec.to_builtins(found)},
             format_table(head, rows),
-            format_table((*head, "ZONE", "MISSED", "SELECTOR", "SUBJECT"), wide),
+            format_table((*head, "MISSED", "SELECTOR", "SUBJECT"), wide),
         )
 
     view = call_api(api, token, lambda client: print_view(client, fetch, output, watch))

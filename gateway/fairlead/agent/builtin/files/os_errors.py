@@ -11,7 +11,7 @@ import stat
 
 from fairlead.agent.errors import CommandError
 
-_NOT_FOUND = "not_found", "check the spelling; file.put makes missing folders with parents=true"
+_NOT_FOUND = "not_found", "check the spelling, and whether its folder exists"
 _DENIED = "permission_denied", "give the agent's user access, or choose another path"
 _FULL = "disk_full", "free some space there, or choose another path"
 
