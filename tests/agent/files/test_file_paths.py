@@ -116,6 +116,7 @@ async def test_a_missing_file_or_folder_is_reported(get: Call, folder: Path) -> 
     for path in (folder / "nothing", folder / "no" / "folder", folder / "file" / "below", folder / "round"):
         end = (await get(path))[2]
         assert error(end).code == "not_found", path
+        assert "parents=true" not in error(end).message, "nobody wants to make folders in order to read"
         assert str(path) in error(end).message
     assert error((await get(f"{folder}/file/"))[2]).code == "not_a_file"
     assert error((await get(folder / ("x" * 300)))[2]).code == "invalid_arguments"

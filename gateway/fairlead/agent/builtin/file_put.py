@@ -121,7 +121,13 @@ class AtomicWriter:
         self._fd = -1
 
     def begin(self, make_folders: bool) -> None:
-        self._place = place = self._roots.resolve(self._path, make_folders=make_folders)
+        try:
+            self._place = place = self._roots.resolve(self._path, make_folders=make_folders)
+        except CommandError as e:
+            if make_folders or e.details.get("errno") != "ENOENT":
+                raise
+            text = f"{e.message}; parents=true makes missing folders"
+            raise CommandError(e.error_code, text, path=self._path, errno="ENOENT") from e
         try:
             if place.status is not None:
                 require_regular_file(self._path, place.status)

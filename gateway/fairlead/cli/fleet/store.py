@@ -38,6 +38,7 @@ CONTENTS = {
     "fl1:run_groups": "outcomes of runs", "fl1:run_states": "states of the agents of runs",
     "fl1:runs": "open runs", "fl1:recent_runs": "the last runs", "fl1:schedules": "schedules",
     "fl1:schedules_due": "when schedules are due", "fl1:schedule_starts": "last starts of schedules",
+    "fl1:schedule_names": "names of schedules",
     "fl2:kept": "which results may be dropped", "fl2:kept_until": "until when results are kept",
     "fl1:service_tokens": "service tokens", "fl1:enrolment": "enrolment tokens and what they have enrolled",
     "fl1:pending_enrolments": "agents that wait for an approval",
