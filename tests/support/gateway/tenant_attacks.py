@@ -99,7 +99,8 @@ def _bodies_of(victim: TenantFleet, operation: str, agent: str) -> list[Any]:
             return [b"stolen input"]
         case "createSchedule":
             run = {"method": "work", "selector": "no-such-label"}
-            return [{"name": "stolen", "cron": "0 0 1 1 *", "run": run}]
+            name = "stolen" if agent == "only-here" else "never-made"  # a caller has one schedule of a name
+            return [{"name": name, "cron": "0 0 1 1 *", "run": run}]
         case "putContent":
             return [b"another content"]
         case "acknowledgeEvents":
@@ -204,7 +205,9 @@ _VARYING = re.compile(
 def _without(answer: tuple[int, str], attack: Attack) -> tuple[int, str]:
     """An answer without the ids that its request names, and without what is new in each."""
     status, text = answer
-    for name in (*NEVER.values(), *re.findall(r"[\w.-]{5,}", attack.path), "only-here", "waits-here"):
+    made_up = "only-here", "waits-here", "stolen", "never-made"
+    named = (*NEVER.values(), *re.findall(r"[\w.-]{5,}", attack.path), *made_up)
+    for name in sorted(named, key=len, reverse=True):  # a short one may be a part of another
         if name not in ("agents", "commands", "tokens", "events", "links", "nodes", "results", "input"):
             text = text.replace(name, "ID")
     return status, _VARYING.sub("", text)
