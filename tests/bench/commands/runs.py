@@ -1,7 +1,7 @@
 """One method on thousands of agents as one run: how long until all results are stored, and what a target costs.
 
     python -m bench.commands.runs --agents 10000 --nodes 2 --ssh 200
-    python -m bench.commands.runs --agents 100000 --nodes 7 --concurrency 2000 --turns 1
+    python -m bench.commands.runs --agents 99999 --nodes 7 --concurrency 2000 --turns 1
 
 Real nodes and a Valkey of their own on this machine, and the agents of `fairlead swarm`, which hold their links to all
 nodes but the first; the run is posted to the first. One agent more is that of `fairlead agent run`: somebody types into
@@ -30,6 +30,7 @@ import httpx2
 import uvloop
 
 from fairlead.client import Client
+from fairlead.routing.runs.selection import TARGETS
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
@@ -112,7 +113,9 @@ class RunScene:
         typing, sampling = asyncio.create_task(self.typing(over)), asyncio.create_task(watch.keep_sampling())
         before, began = self.cpu(), time.monotonic()
         answer = await self.http.post("/v1/runs", json=body)
-        assert answer.status_code == 202, answer.text
+        if answer.status_code != 202:
+            sampling.cancel()
+            raise SystemExit(f"the run was not accepted: {answer.text}")
         found.answered = time.monotonic() - began
         path = f"/v1/runs/{answer.json()['id']}"
         first = asyncio.create_task(self.first_result(path))
@@ -263,6 +266,8 @@ def main() -> None:
     holders = max(1, given.nodes - 1)
     if given.agents > holders * EACH:
         parser.error(f"--agents {given.agents}: {holders} nodes hold at most {holders * EACH}: give more --nodes")
+    if given.agents >= TARGETS:
+        parser.error(f"--agents {given.agents}: a run has at most {TARGETS} targets, and the terminal is one of them")
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         alone, figures = uvloop.run(measure(given, Path(name)))
         ways = uvloop.run(beside(given.ssh, given.turns, not given.no_fetch, Path(name)))

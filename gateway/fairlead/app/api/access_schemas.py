@@ -227,7 +227,7 @@ class Approval(Struct):
     digest: str
     payload: str | None
     content: Annotated[
-        str | None, Meta(description="The digest of the [content](#contents) that goes with it, such as a script.")
+        str | None, Meta(description="The digest of the content that goes with it, such as a script.")
     ]
     content_text: Annotated[
         str | None,
