@@ -226,9 +226,7 @@ class Approval(Struct):
     targets: int
     digest: str
     payload: str | None
-    content: Annotated[
-        str | None, Meta(description="The digest of the content that goes with it, such as a script.")
-    ]
+    content: Annotated[str | None, Meta(description="The digest of the content that goes with it, such as a script.")]
     content_text: Annotated[
         str | None,
         Meta(
