@@ -27,7 +27,8 @@ local function append(keys, agent, gen, limit, args, first, last)
   local ended, blob, code
   local kept, most = sum.seq, math.max(limit / ENTRY_BYTES, 1024) -- 1024 for the least limit that may be set
   if retain == 'window' then most = WINDOW_ENTRIES end
-  if retain == 'window' or kept > most then kept = redis.call('XLEN', keys[2]) end -- some are gone, or void
+  -- Those that were read, or that a later run has made void, are gone, but count in `seq`. A chunk has four arguments.
+  if retain == 'window' or kept + (last - first + 1) / 4 > most then kept = redis.call('XLEN', keys[2]) end
   while i <= last do
     local op = args[i]
     if op == 'a' then

@@ -69,7 +69,7 @@ class Receipts:
     def _completed(self, session: Session, command: str, stored: AppendResult, code: str, steps: Sequence[Arg]) -> None:
         """Do what follows after the agent has ended the command."""
         runs = sum([lease.startswith(ENDS_ONLY) for lease in stored.followers])
-        sent = output_of_steps(steps) if runs else None
+        sent = output_of_steps(steps) if runs and stored.seq >= 0 else None
         added = _added(session, stored, steps) if runs < len(stored.followers) else b""
         timing = session.stop_timing(command)
         if timing is None:
