@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from fairlead.hub.pending_messages import PENDING_BYTES, pending_size
 from fairlead.hub.session import RETRY_MS
 from fairlead.hub.totals import Totals
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.messages import Bye, Chunk, Event
+from fairlead.wire.messages import Ack, Bye, Chunk, End, Error, Event, FromAgent
 
 from support.hub.linked_session import AGENT, feed_message, linked
 
@@ -119,3 +120,12 @@ def test_messages_are_charged_to_the_read_budget() -> None:
     feed_message(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
     assert wire.charged == [9, 1]
     assert session.asked == 3
+
+
+LARGE = Error(code="broken", message="m" * 500, details={"where": "w" * 900_000, "line": 17})
+
+
+@pytest.mark.parametrize("message", [Ack(id="c", state="refused", error=LARGE), End(id="c", total=0, error=LARGE)])
+def test_an_error_counts_as_pending_with_its_details(message: FromAgent) -> None:
+    """Nothing but the limit of a message bounds them, and up to 1,000 commands of an agent may end at once."""
+    assert 900_500 < pending_size(message) < 902_000

@@ -20,7 +20,7 @@ PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
 """The bounds of one session. All sessions of a node share another bound: see `Totals.session_limit`."""
 OVERHEAD = 200
-"""Bytes that a pending message costs besides its payload."""
+"""Bytes that a pending message costs besides its payload and its error."""
 
 
 class PendingMessages(GatewayLink):
@@ -82,4 +82,6 @@ class PendingMessages(GatewayLink):
 
 def pending_size(message: FromAgent | None) -> int:
     """The bytes that a pending message counts."""
-    return OVERHEAD + len(getattr(message, "payload", b""))
+    size = OVERHEAD + len(getattr(message, "payload", b""))
+    error = getattr(message, "error", None)
+    return size if error is None else size + error.size

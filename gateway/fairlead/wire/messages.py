@@ -84,6 +84,12 @@ class Error(Struct, omit_defaults=True, frozen=True, gc=False):
     temporary: bool = False
     details: Annotated[dict[Word, Scalar], Meta(max_length=16)] = {}
 
+    @property
+    def size(self) -> int:
+        """The characters of its texts. Only the limit of a message bounds those of `details`."""
+        texts = [value for value in self.details.values() if isinstance(value, str)]
+        return len(self.message) + sum(map(len, self.details)) + sum(map(len, texts))
+
 
 class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
     """The capabilities of one end. `journal` is the id of the journal in which the agent keeps commands beyond its
