@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.batches.command_batches import AT_ONCE, CommandBatches, SentSteps
+from fairlead.fleet.batches.command_batches import AT_ONCE, PAYLOAD_BYTES, CommandBatches, SentSteps
 from fairlead.fleet.command_record import Acceptance, NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.schema import TargetState
@@ -36,7 +36,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 class Fleet:
     """Linked agents of one shard, and a command for each."""
 
-    def __init__(self, server: ScriptServer, agents: list[str]) -> None:
+    def __init__(self, server: ScriptServer, agents: list[str], payload: bytes = b"payload") -> None:
         server.submit("FLUSHALL")
         self.server = server
         self.records = Commands(server.store, OUTPUT_LIMIT)
@@ -44,7 +44,7 @@ class Fleet:
         self.now = now = server.run(server.time())
         self.commands = [
             NewRecord(
-                of_agent(uuid7(now, (n << 20).to_bytes(10)), agent), agent, "do", b"payload", "bulk", now,
+                of_agent(uuid7(now, (n << 20).to_bytes(10)), agent), agent, "do", payload, "bulk", now,
                 now + FAR_MS, RETENTION_MS, now + FAR_MS,
             )
             for n, agent in enumerate(agents)
@@ -125,3 +125,19 @@ def test_what_comes_too_late_is_not_accepted(server: ScriptServer) -> None:
     with pytest.raises(BusUnavailable, match="too late"):
         fleet.accept(valid=-1_000)
     assert fleet.due() == 0
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, AT_ONCE), (PAYLOAD_BYTES // 4, 4), (2 * PAYLOAD_BYTES, 1)])
+def test_large_payloads_are_written_a_few_at_a_time(server: ScriptServer, size: int, most: int) -> None:
+    """Each record has a copy: 32 of the largest would stop Redis for tens of milliseconds, and be 16 MiB at once."""
+    fleet = Fleet(server, AGENTS[:9], bytes(size))
+    assert {one.why for one in fleet.accept()} == {"ok"}
+
+    async def parts() -> list[int]:
+        each = list(fleet.batches.accept(fleet.commands, fleet.now, fleet.now + FAR_MS, "!n#b", offer=True))
+        for _, answer in each:
+            await answer
+        return [len(records) for records, _ in each]
+
+    found = server.run(parts())
+    assert (sum(found), max(found)) == (9, min(most, 9))

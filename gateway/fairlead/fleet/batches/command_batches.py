@@ -29,6 +29,8 @@ from fairlead.store.store import Store
 
 AT_ONCE: Final = 32
 """Commands in one call, which takes Redis less than a millisecond: all others wait for that long."""
+PAYLOAD_BYTES: Final = 256 << 10
+"""Bytes of payloads that one call writes at most, unless that of one command is larger: each record has a copy."""
 ACCEPTED_BYTES, APPENDED_BYTES = 96, 64
 """What the reply has of each command."""
 
@@ -121,10 +123,11 @@ class CommandBatches:
 
 
 def _by_shard(records: Sequence[NewRecord]) -> Iterator[tuple[int, list[NewRecord]]]:
-    """The records of each shard, AT_ONCE at most."""
+    """The records of each shard, AT_ONCE at most and no more than PAYLOAD_BYTES allow."""
     shards: dict[int, list[NewRecord]] = {}
     for record in records:
         shards.setdefault(command_shard(record.id), []).append(record)
     for shard, those in shards.items():
-        for at in range(0, len(those), AT_ONCE):
-            yield shard, those[at : at + AT_ONCE]
+        most = max(1, min(AT_ONCE, PAYLOAD_BYTES // max(1, len(those[0].payload))))
+        for at in range(0, len(those), most):
+            yield shard, those[at : at + most]

@@ -97,7 +97,9 @@ class BulkRecorder:
     ) -> None:
         try:
             answers = self._batches.parse(await self._batches.append(shard, sent))
-        except FairleadError as e:  # Redis is away, or something is wrong with a key of one of them
+        except Exception as e:  # Redis is away, or something is wrong with one of them
+            if not isinstance(e, FairleadError):
+                logger.exception("storing the answers of %d agents at once failed", len(sent))
             logger.debug("the answers of %d agents are stored one by one: %s", len(sent), e)
             for session, batch in batches:
                 self._alone(session, batch)
