@@ -10,6 +10,7 @@ from fairlead.errors import QuotaExceeded
 from fairlead.fleet.contents.content_store import Contents, content_key, content_name
 from fairlead.routing.contents.content_cache import ENTRY_BYTES, ContentCache
 from fairlead.routing.contents.content_keeper import AHEAD_MS, LEAST_SIZE, UNUSED_MS, ContentKeeper
+from fairlead.routing.contents.kept_contents import FORGET_FROM, KeptContents
 from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
@@ -64,6 +65,41 @@ async def test_contents_that_something_refers_to_are_bounded_too(own_valkey: Emb
     await keeper.refer("acme", digests[1], 60_000)
     with pytest.raises(QuotaExceeded):
         await keeper.refer("acme", digests[2], 60_000)
+
+
+async def test_contents_that_are_stored_again_and_again_are_bounded_too(
+    own_valkey: EmbeddedValkey, redis_of: RedisOf
+) -> None:
+    """Otherwise a caller would store as much as one may in each hour, and keep what is there by storing it again."""
+    store, clock = await redis_of(own_valkey), [1_000]
+    keeper = ContentKeeper(
+        Contents(store), StoreMemory(store, 0), lambda: clock[0], most_bytes=1 << 20, most_kept=3 * LEAST_SIZE
+    )
+    made = [bytes([n]) for n in range(4)]
+    for data in made:
+        assert await keeper.put("acme", digest_of(data), data)
+        await store.submit("PEXPIRE", content_key(content_name("acme", digest_of(data))), 60_000)
+    for data in made[:3]:
+        for _ in range(2):
+            assert not await keeper.put("acme", digest_of(data), data)
+    with pytest.raises(QuotaExceeded):
+        await keeper.put("acme", digest_of(made[3]), made[3])
+    assert integer(await store.submit("PTTL", content_key(content_name("acme", digest_of(made[3]))))) <= 60_000
+    clock[0] += UNUSED_MS + 1
+    assert not await keeper.put("acme", digest_of(made[3]), made[3])
+
+
+def test_what_has_expired_is_forgotten() -> None:
+    """A tenant with a new script every minute would otherwise take megabytes of each node in weeks."""
+    kept = KeptContents()
+    for now in range(5_000):
+        assert kept.add(f"{now}", LEAST_SIZE, now + 60, now, 1 << 30)
+        assert len(kept) <= FORGET_FROM
+        assert kept.bytes == LEAST_SIZE * len(kept)
+    for now in range(5_000, 5_300):  # long ones, of which none expires
+        assert kept.add(f"{now}", LEAST_SIZE, now + 10_000, now, 1 << 30)
+    assert not kept.add("one more", 1 << 30, 9_000, 5_400, 1 << 30)
+    assert len(kept) >= 300
 
 
 async def test_a_schedule_that_is_due_in_years_keeps_its_content_for_days(

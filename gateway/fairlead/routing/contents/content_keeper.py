@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from fairlead.errors import InvalidRequest, QuotaExceeded
 from fairlead.fleet.contents.content_store import Contents, content_name
+from fairlead.routing.contents.kept_contents import KeptContents
 from fairlead.routing.store_memory import StoreMemory
 
 CONTENT_BYTES: Final = 1 << 20
@@ -33,13 +34,6 @@ LEAST_SIZE: Final = 16 << 10
 """What a content counts at least among those, so that this node remembers 65,536 of a tenant at most."""
 AHEAD_MS: Final = 8 * 24 * 3600_000
 """How long a content is kept for what has not begun. Whoever begins it later renews that: see `renew`."""
-
-
-class KeptContent(NamedTuple):
-    """`until` is in ms."""
-
-    until: int
-    size: int
 
 
 class NewContent(NamedTuple):
@@ -62,13 +56,14 @@ class ContentKeeper:
         self._now = now
         self._new: dict[str, deque[NewContent]] = {}
         """What was stored for each tenant in the last hour, oldest first."""
-        self._kept: dict[str, dict[str, KeptContent]] = {}
-        """What something refers to, for each tenant by its digest. Some may have expired."""
-        self._kept_bytes: dict[str, int] = {}
+        self._kept: dict[str, KeptContents] = {}
+        """What something refers to, or was stored again, for each tenant."""
 
     async def put(self, tenant: str, digest: str, data: bytes) -> bool:
-        """Store a content. False if it was there already. Raises InvalidRequest if it has another digest, QuotaExceeded
-        if the tenant has stored too much in the last hour, StoreFull and BusUnavailable."""
+        """Store a content. False if it was there already, and is kept for longer now, which counts as a reference to
+        it: otherwise more and more would be kept by storing it again each hour. Raises InvalidRequest if it has another
+        digest, QuotaExceeded if the tenant has stored too much in the last hour, or this node keeps too much for it,
+        StoreFull and BusUnavailable."""
         found = hashlib.sha256(data).hexdigest()
         if found != digest:
             raise InvalidRequest(
@@ -76,8 +71,10 @@ class ContentKeeper:
             )
         self._memory.check_command(len(data))
         name = content_name(tenant, digest)
-        if await self._contents.keep(name, UNUSED_MS):
-            return False
+        if await self._contents.size(name) is not None:
+            self._count_kept(tenant, digest, len(data), self._now() + UNUSED_MS)
+            if await self._contents.keep(name, UNUSED_MS):
+                return False
         self._count(tenant, len(data))
         return await self._contents.put(name, data, UNUSED_MS)
 
@@ -99,10 +96,12 @@ class ContentKeeper:
         """The name of a content, which is kept for `life` ms and longer. Raises InvalidRequest if there is none, and
         QuotaExceeded if this node keeps too much for the tenant."""
         name = content_name(tenant, digest)
-        known = self._kept.get(tenant, {}).get(digest)
-        size = await self._contents.size(name) if known is None else known.size
+        kept = self._kept.get(tenant)
+        size = None if kept is None else kept.size_of(digest)
+        if size is None:
+            size = await self._contents.size(name)
         if size is not None:
-            self._count_kept(tenant, digest, max(size, LEAST_SIZE), self._now() + life + UNUSED_MS)
+            self._count_kept(tenant, digest, size, self._now() + life + UNUSED_MS)
         if size is None or not await self._contents.keep(name, life + UNUSED_MS):
             raise InvalidRequest(
                 f"there is no content {digest}, or it has expired: store it first (PUT /v1/contents/{digest})",
@@ -120,23 +119,13 @@ class ContentKeeper:
 
     def _count_kept(self, tenant: str, digest: str, size: int, until: int) -> None:
         """Count a content before it is kept, once however much refers to it. Raises QuotaExceeded."""
-        kept = self._kept.setdefault(tenant, {})
-        if (known := kept.get(digest)) is not None:
-            kept[digest] = KeptContent(max(until, known.until), known.size)
-            return
-        if self._kept_bytes.get(tenant, 0) + size > self._most_kept:
-            now = self._now()
-            kept = self._kept[tenant] = {name: one for name, one in kept.items() if one.until > now}
-            self._kept_bytes[tenant] = sum(one.size for one in kept.values())
-        total = self._kept_bytes.get(tenant, 0)
-        if total + size > self._most_kept:
+        kept = self._kept.setdefault(tenant, KeptContents())
+        if not kept.add(digest, max(size, LEAST_SIZE), until, self._now(), self._most_kept):
             raise QuotaExceeded(
-                f"commands, runs and schedules of this tenant refer to {len(kept)} contents of {total >> 20} MiB here: "
-                f"expected {self._most_kept >> 20} MiB at most (wait until some have ended)",
+                f"commands, runs and schedules of this tenant refer to {len(kept)} contents of {kept.bytes >> 20} MiB "
+                f"here: expected {self._most_kept >> 20} MiB at most (wait until some have ended)",
                 quota="contents", limit=self._most_kept, retry_after=60,
             )  # fmt: skip
-        kept[digest] = KeptContent(until, size)
-        self._kept_bytes[tenant] = total + size
 
     async def read(self, tenant: str, digest: str) -> bytes | None:
         """The octets of a content; None if it is gone. Raises BusUnavailable."""
