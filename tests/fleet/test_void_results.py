@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from fairlead.fleet import schema
@@ -30,10 +31,10 @@ def test_the_second_run_has_as_many_chunks_as_the_first_could_have(tmp_path: Pat
         server.submit("HSET", schema.agent_key(AGENT), "lease", "n#a", "gen", 1)
         server.call(lambda: records.accept(record, now, now + FAR_MS))
         for gen, memory in ((1, "first"), (2, "second")):
-            server.call(lambda gen=gen, memory=memory: records.fence(command, AGENT, gen, memory))
+            server.call(partial(records.fence, command, AGENT, gen, memory))
             for at in range(0, MOST - 1, 93):  # the line `retry` is one, too
                 steps = [arg for n in range(at, at + 93) for arg in data(n, "stdout", b"x")]
-                stored = server.call(lambda gen=gen, steps=steps: records.append(command, AGENT, gen, steps))
+                stored = server.call(partial(records.append, command, AGENT, gen, steps))
                 assert (stored.why, stored.added) == ("ok", 93)
         server.call(lambda: records.append(command, AGENT, 2, ending(MOST - 1, TargetState.OK, StoredEnd(b"null"))))
         found = server.call(lambda: records.look_up(command))
