@@ -10,7 +10,7 @@ from fairlead.errors import QuotaExceeded
 from fairlead.fleet.contents.content_store import Contents, content_key, content_name
 from fairlead.routing.contents.content_cache import ENTRY_BYTES, ContentCache
 from fairlead.routing.contents.content_keeper import AHEAD_MS, LEAST_SIZE, UNUSED_MS, ContentKeeper
-from fairlead.routing.contents.kept_contents import FORGET_FROM, KeptContents
+from fairlead.routing.contents.content_quota import FORGET_FROM, ContentQuota
 from fairlead.routing.store_memory import StoreMemory
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
@@ -91,7 +91,7 @@ async def test_contents_that_are_stored_again_and_again_are_bounded_too(
 
 def test_what_has_expired_is_forgotten() -> None:
     """A tenant with a new script every minute would otherwise take megabytes of each node in weeks."""
-    kept = KeptContents()
+    kept = ContentQuota()
     for now in range(5_000):
         assert kept.add(f"{now}", LEAST_SIZE, now + 60, now, 1 << 30)
         assert len(kept) <= FORGET_FROM

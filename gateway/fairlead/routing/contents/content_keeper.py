@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from fairlead.errors import InvalidRequest, QuotaExceeded
 from fairlead.fleet.contents.content_store import Contents, content_name
-from fairlead.routing.contents.kept_contents import KeptContents
+from fairlead.routing.contents.content_quota import ContentQuota
 from fairlead.routing.store_memory import StoreMemory
 
 CONTENT_BYTES: Final = 1 << 20
@@ -56,7 +56,7 @@ class ContentKeeper:
         self._now = now
         self._new: dict[str, deque[NewContent]] = {}
         """What was stored for each tenant in the last hour, oldest first."""
-        self._kept: dict[str, KeptContents] = {}
+        self._kept: dict[str, ContentQuota] = {}
         """What something refers to, or was stored again, for each tenant."""
 
     async def put(self, tenant: str, digest: str, data: bytes) -> bool:
@@ -119,7 +119,7 @@ class ContentKeeper:
 
     def _count_kept(self, tenant: str, digest: str, size: int, until: int) -> None:
         """Count a content before it is kept, once however much refers to it. Raises QuotaExceeded."""
-        kept = self._kept.setdefault(tenant, KeptContents())
+        kept = self._kept.setdefault(tenant, ContentQuota())
         if not kept.add(digest, max(size, LEAST_SIZE), until, self._now(), self._most_kept):
             raise QuotaExceeded(
                 f"commands, runs and schedules of this tenant refer to {len(kept)} contents of {kept.bytes >> 20} MiB "

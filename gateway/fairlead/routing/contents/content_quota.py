@@ -13,16 +13,16 @@ FORGET_FROM: Final = 256
 """Contents from which on those that have expired are looked for."""
 
 
-class KeptContent(NamedTuple):
+class CountedContent(NamedTuple):
     until: int
     size: int
 
 
-class KeptContents:
+class ContentQuota:
     __slots__ = ("_contents", "_forget_at", "_soonest", "bytes")
 
     def __init__(self) -> None:
-        self._contents: dict[str, KeptContent] = {}
+        self._contents: dict[str, CountedContent] = {}
         """By digest. Some may have expired."""
         self._forget_at = FORGET_FROM
         """How many there are when those that have expired are looked for next."""
@@ -41,13 +41,13 @@ class KeptContents:
     def add(self, digest: str, size: int, until: int, now: int, most: int) -> bool:
         """Count a content until then, once however often it is added. False if all would be more than `most` bytes."""
         if (known := self._contents.get(digest)) is not None:
-            self._contents[digest] = KeptContent(max(until, known.until), known.size)
+            self._contents[digest] = CountedContent(max(until, known.until), known.size)
             return True
         if len(self) >= self._forget_at or (self.bytes + size > most and now >= self._soonest):
             self._forget_expired(now)
         if self.bytes + size > most:
             return False
-        self._contents[digest] = KeptContent(until, size)
+        self._contents[digest] = CountedContent(until, size)
         self._soonest = min(self._soonest, until)
         self.bytes += size
         return True
