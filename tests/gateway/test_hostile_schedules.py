@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import time
 from collections import Counter
@@ -16,12 +17,13 @@ import httpx2
 import msgspec
 import pytest
 
+from fairlead.fleet.contents.content_store import content_key, content_name
 from fairlead.fleet.schedules.schedule_record import Schedule
-from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT
+from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT, Schedules
 from fairlead.fleet.schema import SCHEDULES, SCHEDULES_DUE
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import octets
+from fairlead.store.reply import integer, octets
 from fairlead.wire.messages import Cmd
 
 from support.fixtures import RedisOf
@@ -157,3 +159,38 @@ async def test_a_list_reads_the_schedules_of_its_own_tenant_alone(tenants: Tenan
     await tenants.store.submit("HSET", SCHEDULES, other, b"\xc1")
     listed = await tenants.attacker.boss.http.get("/v1/schedules")
     assert (listed.status_code, [one["id"] for one in listed.json()["schedules"]]) == (200, [mine])
+
+
+async def test_who_removes_a_schedule_twice_does_not_hide_the_next_one_of_its_name(tenants: Tenants) -> None:
+    """What is in no list is not counted either, and a tenant would have more schedules than it may."""
+    made = (await create(tenants.attacker, name="nightly")).json()["id"]
+    found = await Schedules(tenants.store).read(made)
+    assert found is not None  # as another request has read it, too, that is to remove it
+    assert (await tenants.attacker.boss.http.delete(f"/v1/schedules/{made}")).status_code == 204
+    again = (await create(tenants.attacker, name="nightly")).json()["id"]
+    await Schedules(tenants.store).remove(found)
+    listed = (await tenants.attacker.boss.http.get("/v1/schedules")).json()["schedules"]
+    assert [one["id"] for one in listed] == [again]
+    assert (await create(tenants.attacker, name="nightly")).status_code == 422, "the name is taken"
+
+
+async def test_a_schedule_that_cannot_be_read_does_not_end_the_keeper_of_all_others(
+    tenants: Tenants, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
+    """Such as one of a newer version, after a rollback: every node would ask to be restarted, again and again."""
+    data = b"of the schedule"
+    digest = hashlib.sha256(data).hexdigest()
+    assert (await tenants.victim.boss.http.put(f"/v1/contents/{digest}", content=data)).status_code == 200
+    assert (await create(tenants.victim, run={**RUN, "content": digest})).status_code == 201
+    key = content_key(content_name(VICTIM, digest))
+    broken = (await create(tenants.attacker)).json()["id"]
+    await tenants.store.submit("HSET", SCHEDULES, broken, b"\xc1")
+    await tenants.store.submit("PEXPIRE", key, 600_000)
+    node = make_gateway(own_valkey.url, name="node-2")
+
+    async def renewed() -> bool:
+        return integer(await tenants.store.submit("PTTL", key)) > 600_000
+
+    await until(renewed)
+    async with httpx2.AsyncClient() as http:
+        assert (await http.get(f"{node.admin}/readyz")).text == "ok\n"

@@ -113,3 +113,25 @@ async def test_a_run_that_was_approved_goes_on_and_so_does_one_of_the_platform(
     run = await paused(admin, agents)
     assert (await resume(admin, run)).status_code == 202
     await agents[1].expect(Cmd)
+
+
+async def test_no_resume_takes_back_a_pause_that_comes_at_the_same_time(
+    gateway: GatewayProcess, people: People, dial: DialAgent, tmp_path: Path
+) -> None:
+    """What goes on again needs an approval: it must not be seen as running, and then be resumed once it is paused."""
+    agents = [await dial(gateway) for _ in range(2)]
+    for one in agents:
+        await one.greet()
+    body = {
+        "method": "exec", "payload": {"argv": ["reboot"]}, "agents": [one.agent for one in agents], "concurrency": 1,
+    }  # fmt: skip
+    runs = [str((await people.anna.http.post("/v1/runs", json=body)).json()["id"]) for _ in range(10)]
+    for _ in runs:
+        await agents[0].expect(Cmd)
+    await reads(people, tmp_path, "security")
+    for run in runs:
+        pause = asyncio.create_task(people.anna.http.post(f"/v1/runs/{run}/pause"))
+        answers = await asyncio.gather(*(resume(people.anna, run) for _ in range(10)))
+        assert (await pause).status_code == 202
+        assert {answer.status_code for answer in answers} <= {202, 403}
+        await until(lambda run=run: has_state(people.anna, run, "paused"), 10)

@@ -7,6 +7,7 @@ the same time, so that two nodes that both begin it note it once. Raises BusUnav
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +19,8 @@ from fairlead.store.reply import Reply, integer, items, octets, text
 from fairlead.store.script import load
 from fairlead.store.store import Store
 
+logger = logging.getLogger(__name__)
+
 SCHEDULES_LIMIT: Final = 1_000
 """Schedules of the whole fleet: whoever lists them reads 10 MB at most, and often far less."""
 TENANT_LIMIT: Final = SCHEDULES_LIMIT // 4
@@ -25,6 +28,7 @@ TENANT_LIMIT: Final = SCHEDULES_LIMIT // 4
 PAYLOAD_LIMIT: Final = 8 << 10
 """Bytes of a schedule's payload. Larger ones are contents, which no list reads."""
 PUT_SCHEDULE = load("fairlead.fleet.schedules", "scripts/put_schedule")
+REMOVE_SCHEDULE = load("fairlead.fleet.schedules", "scripts/remove_schedule")
 RECORD_START = load("fairlead.fleet.schedules", "scripts/record_start")
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -54,10 +58,11 @@ class Schedules:
         return why, "".join(taken)
 
     async def remove(self, schedule: Schedule) -> None:
-        removed = self._store.submit("HDEL", schema.SCHEDULES, schedule.id)
-        self._store.write("HDEL", names_key(schedule.terms.tenant), _name(schedule))
-        self.forget(schedule.id)
-        await removed
+        await self._store.run(
+            REMOVE_SCHEDULE,
+            (schema.SCHEDULES, schema.SCHEDULES_DUE, schema.SCHEDULE_STARTS, names_key(schedule.terms.tenant)),
+            (schedule.id, _name(schedule)),
+        )
 
     def forget(self, id: str) -> None:
         """Remove what is left of a schedule that was removed: when it is due, and its last start."""
@@ -77,6 +82,7 @@ class Schedules:
         return await self._listed(items(await self._store.submit("HKEYS", schema.SCHEDULES, expected=1 << 16)))
 
     async def _listed(self, ids: Sequence[Reply]) -> list[ListedSchedule]:
+        """Those that can be read: one that cannot must not hide the others, nor end what looks after them."""
         if not ids:
             return []
         stored = self._store.submit("HMGET", schema.SCHEDULES, *map(octets, ids), expected=1 << 20)
@@ -84,9 +90,9 @@ class Schedules:
         started = self._store.submit("HMGET", schema.SCHEDULE_STARTS, *map(octets, ids), expected=1 << 16)
         found, due, last = items(await stored), _pairs(items(await times)), items(await started)
         listed = [
-            ListedSchedule(schedule := _decode(octets(blob)), due.get(schedule.id, 0), _last(start))
-            for blob, start in zip(found, last, strict=True)
-            if blob is not None
+            one
+            for id, blob, start in zip(map(text, ids), found, last, strict=True)
+            if (one := _readable(id, blob, due.get(id, 0), start)) is not None
         ]
         return sorted(listed, key=lambda one: one.schedule.created)
 
@@ -110,8 +116,15 @@ def _pairs(flat: Sequence[Reply]) -> dict[str, int]:
     return {text(flat[at]): int(float(text(flat[at + 1]))) for at in range(0, len(flat), 2)}
 
 
-def _last(blob: Reply) -> LastStart | None:
-    return None if blob is None else _decode_last(octets(blob))
+def _readable(id: str, blob: Reply, due: int, start: Reply) -> ListedSchedule | None:
+    """The schedule; None if it was removed meanwhile, or cannot be read, such as one of a newer version."""
+    if blob is None:
+        return None
+    try:
+        return ListedSchedule(_decode(octets(blob)), due, None if start is None else _decode_last(octets(start)))
+    except msgspec.MsgspecError as e:
+        logger.warning("schedule %s cannot be read: %s", id, e)
+        return None
 
 
 def _name(schedule: Schedule) -> str:

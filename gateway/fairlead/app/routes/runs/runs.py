@@ -109,10 +109,12 @@ class RunRoutes:
     async def resume(self, request: Request) -> Response:
         """What goes on by itself needs no right that was taken away since, and no approval that is asked for since;
         whoever has it go on again needs them."""
-        row, passage = await self._row(request, Verb.CANCEL), None
-        if row.state is RunState.PAUSED or row.wish == "pause":
-            passage = await self._enter_again(request, row)
-        return await self._ask(request, "resume", passage)
+        row = await self._row(request, Verb.CANCEL)
+        if row.state is not RunState.PAUSED and row.wish != "pause":
+            # Nothing is asked for, so that a pause that comes meanwhile is not taken back without them.
+            await self._auditor.allow(request)
+            return await self._described(request, row, 202)
+        return await self._ask(request, "resume", await self._enter_again(request, row))
 
     async def _enter_again(self, request: Request, row: RunRow) -> Passage | None:
         """The approval that the request names, if what has not started needs one by the rules that hold now, and the
