@@ -106,8 +106,11 @@ class TargetCommands:
             due_at, offer = self._due_at(records[0]), _offered(run, records)
             follower = ENDS_ONLY + self._membership.lease
             rung = dict[str, list[Doorbell]]()
-            for part, answer in list(self._batches.accept(records, due_at, valid, follower, offer=offer)):
-                for record, accepted in zip(part, await self._answers(run, part, answer, valid), strict=True):
+            calls = list(self._batches.accept(records, due_at, valid, follower, offer=offer))
+            # All answers first: they note what is said again after a failover, and an announcement may take a while.
+            answered = [(part, await self._answers(run, part, answer, valid)) for part, answer in calls]
+            for part, answers in answered:
+                for record, accepted in zip(part, answers, strict=True):
                     if isinstance(accepted, BusUnavailable | StoreError):
                         started.in_doubt.add(record.id)
                     elif isinstance(accepted, Exception):
