@@ -158,13 +158,13 @@ _ALL: Final = (
            result=RefreshedFacts),
     Method("file.get", "Send a file.", "reads", FileGetArguments, SentFile, ("row", "file")),
     Method("file.put", "Write a file, whole or not at all.", "changes", FilePutArguments, StoredFile, input=True,
-           needs_input=True),
+           needs_input=True, digest_argument="sha256"),
     Method("log.tail", "Send the last lines of a file or of a unit's journal, and follow them.", "reads",
            LogTailArguments, TailedLog, ("stdout",)),
     Method("proc.list", "List the processes, one row each.", "reads", output=("row",), row=ProcessRow),
     Method("proc.signal", "Send a signal to a process.", "changes", ProcSignalArguments, SignalledProcess),
     Method("script", "Run a script that is stored once for many agents.", "runs", ScriptArguments, ProgramExit,
-           ("stdout", "stderr")),
+           ("stdout", "stderr"), digest_argument="digest"),
     Method("service.restart", "Restart a unit of systemd.", "changes", UnitArguments, UnitStatus),
     Method("service.start", "Start a unit of systemd.", "changes", UnitArguments, UnitStatus),
     Method("service.status", "Get the state of a unit of systemd.", "reads", UnitArguments, UnitStatus),
@@ -208,5 +208,24 @@ def check_input(method: str, payload: bytes, *, content: bool, takes_input: bool
         raise InvalidRequest(
             f"{method} needs an input, and a run has none: expected a content, which the payload asks for with "
             f"`content`: true ({UNCHECKED})",
+            field="content", method=method,
+        )  # fmt: skip
+
+
+def check_content(method: str, payload: bytes, content: str) -> None:
+    """Raises InvalidRequest if the method would take another content than the command names, such as a script that the
+    agent has kept: whoever approves the command is shown the one that is named. What cannot be read is left to the
+    agent, which refuses it."""
+    known = LIBRARY.get(method)
+    if known is None or not known.digest_argument:
+        return
+    try:
+        taken = known.content_of(msgspec.json.decode(payload))
+    except (msgspec.DecodeError, RecursionError):
+        return
+    if taken not in ("", content):
+        raise InvalidRequest(
+            f"{method} takes the content {taken[:64]} by its payload, and the command names {content or 'none'}: "
+            f"expected the same digest in `content` and in payload.{known.digest_argument}",
             field="content", method=method,
         )  # fmt: skip

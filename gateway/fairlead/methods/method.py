@@ -56,6 +56,15 @@ class Method:
     needs_input: bool = False
     """Whether it does nothing before its input has ended. A run and a schedule have none, except for a content."""
 
+    digest_argument: str = ""
+    """The argument with the SHA-256 of the content that it takes; "" if it names none."""
+
+    def content_of(self, payload: object) -> str:
+        """The SHA-256 of the content that the method takes by its payload; "" for none."""
+        if not isinstance(payload, dict) or (self.needs_input and self.awaits(payload) != "content"):
+            return ""
+        return str(payload.get(self.digest_argument, "")).lower()
+
     def awaits(self, payload: object) -> Literal["", "input", "content"]:
         """What the method does nothing without: the input of the command, or the content that it names in its place;
         "" if it needs neither."""

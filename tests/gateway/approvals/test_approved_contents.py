@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -20,9 +21,11 @@ from support.cli.terminal import Screen
 from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
+from support.gateway.roles import write_roles
 from support.gateway.scripted_agent import ScriptedAgent
-from support.gateway.second_person import People, fairlead, required
+from support.gateway.second_person import ROLES, People, fairlead, required
 from support.oidc.issuer import Issuer
+from support.waiting import until
 
 SCRIPT = b"#!/bin/sh\nif true; then\n\trm -rf /srv/old\x1b[2K\nfi\n"
 HOUR_MS = 3600_000
@@ -91,3 +94,26 @@ async def test_the_command_line_shows_all_of_it_on_a_narrow_terminal(
     assert "content:\n  #!/bin/sh\n  if true; then\n          rm -rf /srv/old?[2K\n  fi\n" in text
     piped = await asyncio.to_thread(subprocess.run, line, env=env, capture_output=True, text=True, check=False)
     assert "rm -rf /srv/old?[2K" in piped.stdout
+
+
+@pytest.mark.parametrize("more", [{}, {"unchecked": True}])
+async def test_another_script_than_the_one_that_would_run_is_not_shown_for_it(
+    people: People, agent: ScriptedAgent, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """An agent runs a script that it has kept without asking for the content that the command names."""
+    write_roles(tmp_path / "roles.yaml", ROLES.replace('exec, "file.*"', 'exec, script, "file.*"'))
+
+    async def marked() -> bool:
+        rules = (await people.anna.http.get("/v1/auth/whoami")).json()["approvals"]
+        return any("script" in rule["methods"] for rule in rules)
+
+    await until(marked)
+    shown, kept = (hashlib.sha256(data).hexdigest() for data in (SCRIPT, b"rm -rf /"))
+    assert (await people.anna.http.put(f"/v1/contents/{shown}", content=SCRIPT)).status_code == 200
+    order = {"method": "script", "payload": {"digest": kept, "size": 8}, **more}
+    for content in ({"content": shown}, {}):
+        for path, whom in (("commands", {"agent": agent.agent}), ("runs", {"agents": [agent.agent]})):
+            answer = await people.anna.http.post(f"/v1/{path}", json={**order, **whom, **content})
+            assert (answer.status_code, answer.json()["field"]) == (422, "content"), answer.text
+    own = {**order, "agent": agent.agent, "payload": {"digest": shown, "size": len(SCRIPT)}, "content": shown}
+    required(await people.anna.http.post("/v1/commands", json=own))

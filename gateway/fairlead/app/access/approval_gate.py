@@ -26,6 +26,7 @@ from fairlead.fleet.approvals.approval_requests import (
     ApprovalRequest,
     StoredApproval,
 )
+from fairlead.methods.library import check_content
 from fairlead.node import Node
 from fairlead.oidc.user import OidcUser
 
@@ -77,6 +78,7 @@ class ApprovalGate:
             if named:
                 raise InvalidRequest("this needs no approval: expected none (leave it out)", field="approval")
             return None
+        check_content(intent.method, intent.payload, intent.content)  # whether or not its arguments are checked
         if not named:
             await self._ask(request, rules, intent)
         self._auditor.note(request, approval=named)
