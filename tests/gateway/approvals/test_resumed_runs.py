@@ -72,8 +72,9 @@ async def test_a_rule_that_comes_while_a_run_is_paused_is_asked_before_it_goes_o
     assert required(await resume(people.anna, run)) == approval
     assert await has_state(people.anna, run, "paused")
     shown = (await people.bert.http.get(f"/v1/approvals/{approval}")).json()
+    waiting = f"2 agents ({agents[1].agent}, {agents[2].agent}) on which run {run} has not started"
     assert (shown["kind"], shown["target"], shown["targets"], shown["payload"]) == (
-        "resume", f"2 agents on which run {run} has not started", 2, '{"argv":["reboot"]}',
+        "resume", waiting, 2, '{"argv":["reboot"]}',
     )  # fmt: skip
     assert (await decide(people.bert, approval)).status_code == 204
     both = as_caller(api_of, gateway, await create_token(api_of(gateway), "both"))  # may cancel everybody's runs

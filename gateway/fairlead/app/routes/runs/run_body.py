@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET
 from starlette.requests import Request
@@ -21,6 +23,7 @@ from fairlead.fleet.runs.run_record import Pace, RunTerms
 from fairlead.methods.library import check_input, check_payload
 from fairlead.routing.runs.batches import arrange
 from fairlead.routing.runs.selection import Selection
+from fairlead.tenant import local_id
 
 
 def check_body(body: run_schemas.NewRun) -> None:
@@ -92,3 +95,8 @@ def run_terms(
         poster=poster_of(subject) if body.late else None, content="" if body.content is UNSET else body.content,
         spread=int(body.spread * 1000),
     )  # fmt: skip
+
+
+def named_targets(agents: Sequence[str]) -> str:
+    """How many agents, and the first of them by name, for whoever approves what is to run on them."""
+    return f"{len(agents)} agents ({', '.join(map(local_id, agents[:5]))}{', …' * (len(agents) > 5)})"

@@ -28,6 +28,7 @@ from fairlead.app.routes.runs.run_body import (
     body_digest,
     check_arguments,
     check_body,
+    named_targets,
     run_terms,
     traceparent_of,
     without_payload,
@@ -151,10 +152,7 @@ class RunStartRoutes:
         is for that, and for exactly these agents."""
         agents, subject = start.agents, caller(request)
         self._auditor.note(request, start.payload, content=digest_of(start.terms.content))
-        target = (
-            start.terms.selector
-            or f"{len(agents)} agents ({', '.join(map(local_id, agents[:5]))}{', …' * (len(agents) > 5)})"
-        )
+        target = start.terms.selector or named_targets(agents)
         intent = Intent(
             "run", start.terms.method, target, len(agents), start.payload, said + _encode(sorted(agents)),
             digest_of(start.terms.content),

@@ -22,6 +22,7 @@ from fairlead.app.api.runs import run_schemas
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import flag, whole_number
 from fairlead.app.routes.result_stream import wanted
+from fairlead.app.routes.runs.run_body import named_targets
 from fairlead.app.routes.runs.run_stream import RunStream
 from fairlead.authorization.approval_rule import ApprovalRule
 from fairlead.authorization.policy import Access, Verb
@@ -123,7 +124,7 @@ class RunRoutes:
         agents, rules = await self._waiting(subject, row)
         if not rules or await self._gate.has_approved(subject.tenant, row.id, rules):
             return None
-        target = f"{len(agents)} agents on which run {row.id} has not started"
+        target = f"{named_targets(agents)} on which run {row.id} has not started"
         intent = Intent(
             "resume", row.terms.method, target, len(agents), await run.payload(row), _encode([row.id]),
             digest_of(row.terms.content),
