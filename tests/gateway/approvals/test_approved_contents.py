@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from fairlead.audit.verification import read_lines
 from fairlead.fleet.contents.content_store import content_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
@@ -23,7 +24,7 @@ from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.roles import write_roles
 from support.gateway.scripted_agent import ScriptedAgent
-from support.gateway.second_person import ROLES, People, fairlead, required
+from support.gateway.second_person import ROLES, People, decide, fairlead, required
 from support.oidc.issuer import Issuer
 from support.waiting import until
 
@@ -64,6 +65,15 @@ async def test_the_approver_sees_the_text_that_would_be_sent(
     assert (own["content"], own["content_text"]) == (digest, None), "nobody reads a content back that they only name"
     left = integer(await (await redis_of(own_valkey)).submit("PTTL", content_key(digest)))
     assert left > 1.9 * HOUR_MS, "it can be looked at and started until the request expires, an hour after it was made"
+
+
+async def test_the_audit_log_says_which_content_was_approved(
+    people: People, agent: ScriptedAgent, tmp_path: Path
+) -> None:
+    approval = required(await asked(people.anna, agent.agent, SCRIPT))
+    assert (await decide(people.bert, approval)).status_code == 204
+    (line,) = [one for one in read_lines(tmp_path / "audit") if one.action == "approveRequest"]
+    assert line.content == hashlib.sha256(SCRIPT).hexdigest()
 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\xff\x00", b"#" * (64 << 10) + b"\n"], ids=["program", "large"])

@@ -72,7 +72,7 @@ class ApprovalRoutes:
         asked = found.request
         about = asked.target if asked.kind == "command" else ""
         self._auditor.note(
-            request, approval=asked.id, method=asked.method, agent=about, digest=asked.digest,
+            request, approval=asked.id, method=asked.method, agent=about, digest=asked.digest, content=asked.content,
             selector="" if about else asked.target, detail=f"{asked.kind} of {asked.subject}",
         )  # fmt: skip
         if subject.administrator:

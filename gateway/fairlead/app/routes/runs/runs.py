@@ -129,7 +129,7 @@ class RunRoutes:
             "resume", row.terms.method, target, len(agents), await run.payload(row), _encode([row.id]),
             digest_of(row.terms.content),
         )  # fmt: skip
-        self._auditor.note(request, method=row.terms.method, selector=target)
+        self._auditor.note(request, intent.payload, method=row.terms.method, selector=target, content=intent.content)
         return await self._gate.enter(request, rules, intent)
 
     async def _waiting(self, subject: Subject, row: RunRow) -> tuple[list[str], list[ApprovalRule]]:
