@@ -136,4 +136,4 @@ async def test_no_resume_takes_back_a_pause_that_comes_at_the_same_time(
         answers = await asyncio.gather(*(resume(people.anna, run) for _ in range(10)))
         assert (await pause).status_code == 202
         assert {answer.status_code for answer in answers} <= {202, 403}
-        await until(partial(has_state, people.anna, run, "paused"), 10)
+        await until(partial(has_state, people.anna, run, "paused"))
