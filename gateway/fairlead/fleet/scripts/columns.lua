@@ -56,8 +56,12 @@ local function remove_if_empty(columns, name)
       if found[i] and string.find(found[i], '%Z') then return end
     end
   end
-  redis.call('HDEL', columns, name, unpack(chunks_of(name, ':', 0, last)))
-  redis.call('HDEL', columns, unpack(chunks_of(name, '#', 0, last)))
+  redis.call('HDEL', columns, name)
+  for first = 0, last, AT_ONCE do
+    local stop = math.min(first + AT_ONCE - 1, last)
+    redis.call('HDEL', columns, unpack(chunks_of(name, ':', first, stop)))
+    redis.call('HDEL', columns, unpack(chunks_of(name, '#', first, stop)))
+  end
   redis.call('HSET', columns, kind .. '+', head[1] - 1)
 end
 
