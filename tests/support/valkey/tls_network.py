@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl as tls
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from support.valkey.network import Network, NetworkLine
@@ -25,30 +26,38 @@ class TlsLine(NetworkLine):
         self._context.load_cert_chain(certificate)
         self.handshakes = 0
         self._listener: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
+        self._opening: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._listener.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept_all(self._listener))
+        asyncio.get_running_loop().add_reader(self._listener, self._accept_next, self._listener)
 
     async def stop(self) -> None:
-        if self._accepting is not None and self._listener is not None:
-            self._accepting.cancel()
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             self._listener.close()
+        tasks = tuple(self._opening)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await super().stop()
 
-    async def _accept_all(self, listener: socket.socket) -> None:
-        loop, opening = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+    def _accept_next(self, listener: socket.socket) -> None:
         try:
-            while True:
-                accepted, _ = await loop.sock_accept(listener)
-                task = asyncio.create_task(self._open(accepted))
-                opening.add(task)
-                task.add_done_callback(opening.discard)
-        finally:
-            for task in opening:
-                task.cancel()
+            accepted, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # who came has left
+        accepted.setblocking(False)
+        task = asyncio.create_task(self._open(accepted))
+        self._opening.add(task)
+        task.add_done_callback(partial(self._opened, accepted))
+
+    def _opened(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        """Close the socket of a task that was cancelled, perhaps before its first step."""
+        self._opening.discard(task)
+        if task.cancelled():
+            accepted.close()
 
     async def _open(self, accepted: socket.socket) -> None:
         try:
@@ -60,9 +69,6 @@ class TlsLine(NetworkLine):
             )
         except OSError:
             accepted.close()  # who has connected does not trust the certificate, or has left
-        except asyncio.CancelledError:
-            accepted.close()
-            raise
 
     async def _deliver(
         self, pieces: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter, source: str
