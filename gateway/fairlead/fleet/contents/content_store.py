@@ -49,7 +49,7 @@ class Contents:
         return integer(await there) == 1
 
     async def size(self, name: str) -> int | None:
-        """How many octets a content has; None if there is none."""
+        """The size of a content in octets; None if there is no such content."""
         key = content_key(name)
         there, size = self._store.submit("EXISTS", key), self._store.submit("STRLEN", key)
         return integer(await size) if integer(await there) else None

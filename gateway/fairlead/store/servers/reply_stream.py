@@ -1,8 +1,8 @@
 """The replies on one connection, read from its transport without the streams of asyncio and of redis-py.
 
 `RedisConnection` makes one once redis-py has connected, done TLS and authenticated: from then on the transport belongs
-to it. Each reply took three coroutines of redis-py and one of a StreamReader, and each write a StreamWriter, which
-together were most of what one exchange with Redis cost this process (see decision 0081). It has no timeouts.
+to it. With their streams each reply takes four coroutines and each write one more, which is most of what one
+exchange with Redis costs this process (see decision 0081). It has no timeouts: whoever waits has them.
 """
 
 from __future__ import annotations
