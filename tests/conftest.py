@@ -136,7 +136,9 @@ async def valkey(shared_valkey: EmbeddedValkey, connect: Connect) -> EmbeddedVal
 @pytest.fixture
 async def own_valkey(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
     """For tests that kill or freeze the server."""
-    async with EmbeddedValkey(tmp_path / "valkey") as server:
+    from support.valkey.server import WRITES_AT_ONCE
+
+    async with EmbeddedValkey(tmp_path / "valkey", options=WRITES_AT_ONCE) as server:
         yield server
         if server.running:
             os.kill(server.pid, signal.SIGCONT)  # a frozen one would not react to SIGTERM

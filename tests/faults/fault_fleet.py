@@ -32,6 +32,7 @@ from faults.balancer import Balancer
 from support.free_ports import free_port
 from support.ledger import Ledger
 from support.plain_http import plain_client
+from support.valkey.server import WRITES_AT_ONCE
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
@@ -152,7 +153,7 @@ class FaultFleet:
         self.folder = folder
         self.rng = rng
         self.ledger = Ledger()
-        self.valkey = EmbeddedValkey(folder / "valkey", port=0 if line else None)
+        self.valkey = EmbeddedValkey(folder / "valkey", port=0 if line else None, options=WRITES_AT_ONCE)
         self._redis = redis
         self._flags = flags
         self._has_line = line

@@ -19,6 +19,9 @@ from support.free_ports import free_port
 from support.valkey.network import Network
 
 PASSWORD = "password-of-the-data"
+WRITES_AT_ONCE = ("--appendfsync", "no")
+"""Options with which a killed server has in its file all that it has answered. With an fsync each second that is so on
+a fast disk alone: while an fsync takes long, the server puts off the next write by up to two seconds."""
 
 
 class ValkeyServer:
