@@ -64,7 +64,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
                     raise SystemExit(f"{fleet.linked} of {scale.crowd} agents are still linked")
                 await fleet.leave()
                 process.collect()
-                result["cycles"] = [await cycle(process, fleet, scale.cycle) for _ in range(scale.cycles)]
+                result["cycles"] = [await cycle(process, valkey.pid, fleet, scale.cycle) for _ in range(scale.cycles)]
                 result["known"], result["claims"] = known, await claims(store)
                 joined = min(200, count) + scale.crowd + scale.cycles * scale.cycle
                 if result["claims"] < joined:
@@ -75,14 +75,14 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
     return result
 
 
-async def cycle(process: BenchProcess, fleet: SimulatedFleet, count: int) -> dict[str, float]:
-    """Let `count` agents come and go: CPU of the coming, and what is left in memory afterwards."""
-    cpu = cpu_us(process.pid)
+async def cycle(process: BenchProcess, valkey: int, fleet: SimulatedFleet, count: int) -> dict[str, float]:
+    """Let `count` agents that are known come and go: CPU of the coming, and what is left in memory afterwards."""
+    cpu, vcpu = cpu_us(process.pid), cpu_us(valkey)
     await fleet.join(count)
-    accept = (cpu_us(process.pid) - cpu) / count
+    accept, valkey_accept = (cpu_us(process.pid) - cpu) / count, (cpu_us(valkey) - vcpu) / count
     await fleet.leave()
     process.collect()
-    return {"accept_us": accept, "pss": pss(process.pid)}
+    return {"accept_us": accept, "accept_valkey_us": valkey_accept, "pss": pss(process.pid)}
 
 
 async def claims(store: Pipeliner) -> int:

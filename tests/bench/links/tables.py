@@ -30,14 +30,16 @@ def report(
     scale: Scale,
 ) -> None:
     mebibytes = [f"{one['pss'] / 2**20:.1f}" for one in node["cycles"]]
-    again = statistics.median(one["accept_us"] for one in node["cycles"])
+    again, valkey_again = (
+        statistics.median(one[key] for one in node["cycles"]) for key in ("accept_us", "accept_valkey_us")
+    )
     table(
         f"The real node, {scale.agents:,} registered agents; Valkey's own share apart",
         ["", "node", "Valkey"],
         [
             ["bytes (PSS) per idle agent", node["bytes"], node["valkey_bytes"]],
-            ["CPU µs per accept", node["accept_us"], node["accept_valkey_us"]],
-            [f"CPU µs per accept of known agents, median of {scale.cycles} × {scale.cycle:,}", again, ""],
+            ["CPU µs per accept of new agents", node["accept_us"], node["accept_valkey_us"]],
+            [f"CPU µs per accept of known agents, median of {scale.cycles} × {scale.cycle:,}", again, valkey_again],
             [f"full collection among {scale.crowd:,} agents, ms", node["gc_ms"], ""],
             [f"PSS after {scale.cycles} comings and goings, first … last, MiB",
              f"{mebibytes[0]} … {mebibytes[-1]}", ""],
