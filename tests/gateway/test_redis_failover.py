@@ -125,6 +125,10 @@ async def _is(api: GatewayApi, command: str, state: str) -> bool:
     return bool((await read(api, command))["state"] == state)
 
 
+async def _has(api: GatewayApi, command: str, text: str) -> bool:
+    return any(line.get("text") == text for line in await api.lines(command, follow=False))
+
+
 @pytest.mark.parametrize("silent", [False, True], ids=["connections-are-lost", "connections-stay"])
 async def test_a_command_whose_delivery_was_lost_does_not_run_again_in_the_agents_next_process(
     redis: Replicas, gateways: list[GatewayProcess], api: GatewayApi, dial: DialAgent, silent: bool
@@ -279,6 +283,24 @@ async def test_a_running_command_that_redis_has_lost_is_stopped(
     await fail_over(redis)
     assert (await peer.expect(Cancel)).id == command
     assert (await end(api, command))["error"]["code"] == "record_lost"
+
+
+@pytest.mark.parametrize("follow", [False, True], ids=["once", "following"])
+async def test_a_reader_of_results_that_redis_has_lost_is_told_how_the_command_ended(
+    redis: Replicas, gateways: list[GatewayProcess], api: GatewayApi, dial: DialAgent, follow: bool
+) -> None:
+    peer = await dial(gateways[0], AGENT)
+    await peer.greet()
+    await redis.in_step()
+    redis.hold()
+    command = await start(api)
+    assert (await peer.expect(Cmd)).id == command
+    await peer.send_output(command, 0, "read")
+    await until(lambda: _has(api, command, "read"))
+    await fail_over(redis)
+    assert (await end(api, command))["error"]["code"] == "record_lost"
+    (told,) = await api.lines(command, 1, follow)
+    assert told["end"]["error"]["code"] == "record_lost"
 
 
 async def test_a_cancel_that_was_told_stays_told(

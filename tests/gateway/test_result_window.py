@@ -130,3 +130,41 @@ async def test_an_offset_beyond_the_results_is_refused(
     answer = await api.http.get(f"/v1/commands/{command}/results?from=2")
     assert (answer.status_code, answer.json()["field"]) == (422, "from")
     assert "expected at most 1, the number of results" in answer.json()["detail"]
+
+
+async def test_a_follower_that_is_ahead_of_an_open_command_waits_for_it(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
+    """It may have read what Redis has lost since, and what the agent is going to send again."""
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send_output(command, 0, "one")
+    assert (await api.http.get(f"/v1/commands/{command}/results?from=2")).status_code == 422
+    follower = asyncio.create_task(api.lines(command, 2))
+    async with api.http.stream("GET", f"/v1/commands/{command}/results?from=2&follow=true") as waiting:
+        assert waiting.status_code == 200
+        for n, text in enumerate(("two", "three"), 1):
+            await peer.send_output(command, n, text)
+        await peer.send(End(id=command, total=3))
+        seen = [json.loads(line) for line in [line async for line in waiting.aiter_lines()] if line != "{}"]
+    assert [line["text"] for line in seen[:-1]] == ["three"]
+    assert seen[-1]["end"]["state"] == "ok"
+    assert (await follower)[0]["text"] == "three"
+
+
+async def test_a_follower_of_more_than_there_ever_was_is_told_so_at_the_end(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    async with api.http.stream("GET", f"/v1/commands/{command}/results?from=5&follow=true") as waiting:
+        await peer.send_output(command, 0, "one")
+        await peer.send(End(id=command, total=1))
+        seen = [json.loads(line) for line in [line async for line in waiting.aiter_lines()] if line != "{}"]
+    (last,) = seen
+    assert last["error"]["code"] == "invalid_request"
+    assert "expected at most 1, the number of results" in last["error"]["message"]

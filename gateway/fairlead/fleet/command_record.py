@@ -7,12 +7,17 @@ takes ten times as long to create.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from fairlead.fleet import schema
 from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.shards import command_shard
 from fairlead.telemetry.command_timing import CommandOrigin
+
+LOSSES: Final = frozenset({"record_lost", "results_gap", "outcome_unknown"})
+"""Codes of the ends that a command may have because Redis has lost something of it."""
 
 
 class StoredEnd(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -224,11 +229,20 @@ class ResultPage(msgspec.Struct, frozen=True):
 
 class OutOfRange(msgspec.Struct, frozen=True):
     """There are no results at that offset: those before `edge` were trimmed, or were dropped after the end of the
-    command, at `dropped_at` (ms), or there are only `edge` results."""
+    command, at `dropped_at` (ms), or there are only `edge` results, and `ended` is the record if no more will come."""
 
     trimmed: bool
     edge: int
     dropped_at: int = 0
+    ended: CommandRecord | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether there may have been more results, which Redis has lost before the command ended."""
+        if self.ended is None:
+            return False
+        endings = [target.ending for target in self.ended.targets]
+        return self.ended.truncated or any(ending is not None and ending.code in LOSSES for ending in endings)
 
 
 def command_keys(command: str, agent: str) -> tuple[str, ...]:

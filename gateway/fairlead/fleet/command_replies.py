@@ -108,8 +108,11 @@ def parse_input(reply: Reply) -> tuple[str, int]:
 def parse_page(command: str, reply: Reply) -> ResultPage | OutOfRange | None:
     answer = items(reply)
     word = text(answer[0])
-    if word in ("beyond", "trimmed"):
-        return OutOfRange(word == "trimmed", integer(answer[1]))
+    if word == "trimmed":
+        return OutOfRange(True, integer(answer[1]))
+    if word == "beyond":
+        record = table(answer[2])
+        return OutOfRange(False, integer(answer[1]), ended=_record(command, record) if record else None)
     if word == "dropped":
         return OutOfRange(False, integer(answer[1]), integer(answer[2]))
     if word != "ok":

@@ -29,10 +29,10 @@ from support.waiting import until
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 ALLOWED = frozenset({"ok", "cancelled", "cancel_unconfirmed", "agent_offline"})
 LAST_MOMENT = frozenset(
-    {"record_lost", "command_unknown", "outcome_unknown", "agent_unknown", "results_gap", "invalid_request", "deadline"}
+    {"record_lost", "command_unknown", "outcome_unknown", "agent_unknown", "results_gap", "deadline"}
 )
-"""What a failover may bring besides, since replicas follow a moment later: the record is gone, or results that a caller
-has read, which then asks for more than there are, or the end, which the deadline takes the place of."""
+"""What a failover may bring besides, since replicas follow a moment later: the record is gone, or results, or the end,
+which the deadline takes the place of, or input, for which the agent waits until then."""
 MOST = 60
 """Commands that are open at once beside the probes, since an outage may last for a minute: without a bound, callers who
 try again take this process all its time, and with it its agents, so that the outage lasts even longer."""

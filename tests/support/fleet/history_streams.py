@@ -73,10 +73,12 @@ class Streams(Outcomes):
         if page is None or found is None:
             return
         if isinstance(page, OutOfRange):
-            assert page == OutOfRange(False, len(found.stored)) or (
-                page.trimmed and offset < page.edge <= found.behind
-            )  # fmt: skip
-            assert page.trimmed or offset > len(found.stored)
+            if page.trimmed:
+                assert offset < page.edge <= found.behind
+                return
+            assert (page.edge, page.dropped_at) == (len(found.stored), 0)
+            assert offset > page.edge
+            assert (page.ended is not None) == found.state.over
             return
         assert offset <= len(found.stored)
         first = max(offset, found.void)

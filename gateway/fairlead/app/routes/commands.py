@@ -140,7 +140,7 @@ class CommandRoutes:
             after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
             offset = offset if "from" in request.query_params else after
         follow = flag(request, "follow")
-        await self._results.check(command, offset)
+        await self._results.check(command, offset, follow)
         pages = watched(
             self._authorizer, subject, Verb.RESULTS, command,
             lambda poll: self._results.read(command, offset, follow, poll=poll),

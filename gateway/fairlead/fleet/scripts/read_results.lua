@@ -2,21 +2,30 @@
 --include record
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name), the offset before which results
 -- that are retained as a window may be removed.
--- Returns {'ok', seq, entries, record, held} | {'gone'} | {'trimmed', first offset that is left} | {'beyond', seq} |
--- {'dropped', seq, when (ms)}, if the results were dropped after the end of the command.
+-- Returns {'ok', seq, entries, record, held} | {'gone'} | {'trimmed', first offset that is left} |
+-- {'beyond', seq, record} | {'dropped', seq, when (ms)}, if the results were dropped after the end of the command.
 -- Results that a later run has made void are skipped: the entries then begin with the one of kind `retry`.
 -- State and entries are read atomically: if no target is open and the entries reach seq, there will be no more results.
--- Only in that case `record` holds the command's fields, except its payload. `held` is the number of bytes left if
+-- Only in that case, or if no target is open and there is nothing at `offset` and never was, `record` holds the command's
+-- fields, except its payload. `held` is the number of bytes left if
 -- results are retained as a window, otherwise -1.
 local MOST = 1024 -- entries
+local function ended_record()
+  local record, all = {}, redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    if all[i] ~= 'payload' and all[i] ~= 'few' then
+      record[#record + 1] = all[i]
+      record[#record + 1] = all[i + 1]
+    end
+  end
+  return record
+end
 local rec = redis.call('HMGET', KEYS[1], 'sum', 'w', 'terms', 'void', 'dropped', 'few')
 if not rec[1] then return {'gone'} end
 local sum, from, wanted, behind = parse_sum(rec[1]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local seq, open = sum.seq, sum.open > 0
 local step = wanted > 1 and 32 or 1 -- entries: 32 of the largest chunks exceed the bytes wanted by 2 MiB
-if from > seq then return {'beyond', seq} end
 if rec[5] and from < seq then return {'dropped', seq, tonumber(rec[5])} end
-from = math.max(from, tonumber(rec[4]) or 0)
 if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
   -- The newest 16 followers are kept: later followers displace a node that has stopped following.
   local kept, count = ARGV[3], 1
@@ -26,6 +35,9 @@ if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[
   end
   redis.call('HSET', KEYS[1], 'w', kept)
 end
+-- Whoever has read what Redis has lost since waits for it as a follower.
+if from > seq then return {'beyond', seq, open and {} or ended_record()} end
+from = math.max(from, tonumber(rec[4]) or 0)
 local held = -1
 local _, _, _, retain = parse_terms(rec[3])
 if retain == 'window' then
@@ -62,14 +74,4 @@ while from + #entries < seq and size < wanted and #entries < MOST do
     size = size + #entry[2][8]
   end
 end
-local record = {}
-if not open and from + #entries >= seq then
-  local all = redis.call('HGETALL', KEYS[1])
-  for i = 1, #all, 2 do
-    if all[i] ~= 'payload' and all[i] ~= 'few' then
-      record[#record + 1] = all[i]
-      record[#record + 1] = all[i + 1]
-    end
-  end
-end
-return {'ok', seq, entries, record, held}
+return {'ok', seq, entries, not open and from + #entries >= seq and ended_record() or {}, held}

@@ -120,9 +120,9 @@ class ResultReader:
                 raise
             return None
 
-    async def check(self, command: str, offset: int) -> None:
+    async def check(self, command: str, offset: int, follow: bool) -> None:
         """Raise what `read` would raise at once, before any of the response is sent."""
-        await self._page(command, offset, follow=False, known=False, confirmed=0, size=1)
+        await self._page(command, offset, follow, known=False, confirmed=0, size=1)
 
     async def _page(
         self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES,
@@ -149,6 +149,9 @@ class ResultReader:
                 f"results before offset {page.edge} were read and removed: this command keeps only a window",
                 first=page.edge,
             )
+        if isinstance(page, OutOfRange) and (page.lost or (follow and page.ended is None)):
+            # The caller may have read what Redis has lost since: the agent sends it again, or the command ends for it.
+            return ResultPage(page.edge, [], page.ended, -1)
         if isinstance(page, OutOfRange):
             raise InvalidRequest(
                 f"from={offset} is out of range: expected at most {page.edge}, the number of results", field="from"
