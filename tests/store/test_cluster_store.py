@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.crc import key_slot
 
-from fairlead.errors import BusUnavailable
+from fairlead.errors import BusUnavailable, StoreFull
 from fairlead.store.backlog import Priority
 from fairlead.store.blocking_reader import BlockingReader, Entry
 from fairlead.store.errors import StoreError
@@ -206,6 +206,26 @@ async def test_answers_are_confirmed_while_their_slot_moves(shared_cluster: Clus
             assert store.unconfirmed == ""
     finally:
         await store.aclose()
+
+
+async def test_what_must_fit_is_written_to_a_full_server_while_its_slot_moves_there(
+    shared_cluster: Cluster, open_cluster: Open
+) -> None:
+    store = await open_cluster(shared_cluster.url)
+    slot, source = key_slot(b"full"), await shared_cluster.owner("full")
+    target = next(s for s in shared_cluster.servers[:3] if s is not source)
+    await target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", await source.id())
+    await source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", await target.id())
+    await target.call("CONFIG", "SET", "maxmemory", 1)
+    try:
+        assert not store.low_memory
+        assert await store.write("SET", "new{full}", "doorbell") == b"OK"
+        with pytest.raises(StoreFull):
+            await store.submit("SET", "new{full}", "command")
+        assert await store.submit("GET", "new{full}") == b"doorbell"
+    finally:
+        await target.call("CONFIG", "SET", "maxmemory", 0)
+        await shared_cluster.move_slot(slot, source, target)
 
 
 async def test_a_slot_that_moves_at_once_is_not_noticed(shared_cluster: Cluster, open_cluster: Open) -> None:

@@ -156,9 +156,7 @@ class CallBatch:
             self.redirected.append((call, error))
             return
         if call.must_fit and reply_code(error) == OUT_OF_MEMORY:  # so it was not executed
-            name, key, *args = words_of(call.packed)
-            call.packed, call.script = pack((b"EVALSHA", WRITE.sha, 1, key, name, *args)), WRITE
-            call.must_fit = False
+            fit(call)
             self.out_of_memory = True
             self.again.append(call)
             return
@@ -206,3 +204,10 @@ class CallBatch:
             self.again.append(call)
         else:
             self._answer(call, replies)
+
+
+def fit(call: Call) -> None:
+    """Let a call of one command with one key be run by a script that a full server starts, from now on."""
+    name, key, *args = words_of(call.packed)
+    call.packed, call.script = pack((b"EVALSHA", WRITE.sha, 1, key, name, *args)), WRITE
+    call.must_fit = False

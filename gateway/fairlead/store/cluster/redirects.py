@@ -15,10 +15,10 @@ from typing import Final
 
 from redis.exceptions import AskError, MovedError, TryAgainError
 
-from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.errors import BusUnavailable, FairleadError, StoreFull
 from fairlead.redis_url import shown
 from fairlead.store.backlog import Call
-from fairlead.store.batch import Redirected
+from fairlead.store.batch import Redirected, fit
 from fairlead.store.cluster.slot_table import Address
 from fairlead.store.endpoint import ASKING
 from fairlead.store.reply import Reply
@@ -95,6 +95,9 @@ class Redirects:
             error = reply
         if isinstance(error.__cause__, AskError | TryAgainError):
             self.take([(call, error.__cause__)], target)
+        elif call.must_fit and isinstance(error, StoreFull):  # so it was not executed
+            fit(call)
+            self._send([self._asking(call, target)], target)
         elif isinstance(error, FairleadError):
             call.fail(error, error.__cause__)
         else:
