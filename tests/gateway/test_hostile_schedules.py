@@ -34,7 +34,11 @@ from support.gateway.roles import write_roles
 from support.gateway.tenant_fleets import ATTACKER, ROLES, VICTIM, TenantFleet, found_fleet
 from support.waiting import until
 
-QUOTAS = ROLES.replace("acme: {}", "acme: {run_concurrency: 1}")
+RUNNER = "  runner: [{methods: ['*'], agents: '*'}]\napprovals:"
+QUOTAS = (
+    ROLES.replace("acme: {}", "acme: {run_concurrency: 1}").replace("approvals:", RUNNER)
+    + "  - {tenant: acme, tokens: [boss, runner], roles: [runner]}\n"
+)
 NUMBERS = itertools.count()
 RUN = {"method": "work", "selector": "*"}
 
@@ -194,3 +198,21 @@ async def test_a_schedule_that_cannot_be_read_does_not_end_the_keeper_of_all_oth
     await until(renewed)
     async with httpx2.AsyncClient() as http:
         assert (await http.get(f"{node.admin}/readyz")).text == "ok\n"
+
+
+async def test_a_schedule_that_cannot_be_read_is_removed_by_its_tenant_alone(tenants: Tenants) -> None:
+    mine = (await create(tenants.attacker, name="nightly")).json()["id"]
+    theirs = (await create(tenants.victim)).json()["id"]
+    for id in (mine, theirs):
+        await tenants.store.submit("HSET", SCHEDULES, id, b"\xc1")
+    refused = await tenants.attacker.boss.http.delete(f"/v1/schedules/{theirs}")
+    assert (refused.status_code, refused.json()["code"]) == (404, "command_unknown"), refused.text
+    http = tenants.attacker.boss.http
+    made = await http.post("/v1/tokens", json={"name": "runner"})
+    assert made.status_code == 201, made.text
+    runner = {"authorization": f"Bearer {made.json()['token']}"}
+    answers = [await http.delete(f"/v1/schedules/{mine}", headers=headers) for headers in (runner, {}, {})]
+    assert [one.status_code for one in answers] == [403, 204, 404], [one.text for one in answers]
+    assert await tenants.store.submit("HKEYS", SCHEDULES) == [theirs.encode()]
+    assert await tenants.store.submit("ZRANGE", SCHEDULES_DUE, 0, -1) == [theirs.encode()]
+    assert (await create(tenants.attacker, name="nightly")).status_code == 201, "the name is free again"

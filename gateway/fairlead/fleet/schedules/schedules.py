@@ -58,18 +58,31 @@ class Schedules:
         return why, "".join(taken)
 
     async def remove(self, schedule: Schedule) -> None:
-        await self._store.run(
-            REMOVE_SCHEDULE,
-            (schema.SCHEDULES, schema.SCHEDULES_DUE, schema.SCHEDULE_STARTS, names_key(schedule.terms.tenant)),
-            (schedule.id, _name(schedule)),
-        )
+        await self._remove(schedule.id, schedule.terms.tenant, _name(schedule))
+
+    async def remove_unreadable(self, id: str, tenant: str) -> None:
+        """Remove one of which nobody can say more than that it is the tenant's."""
+        await self._remove(id, tenant, await self._name_of(id, tenant))
+
+    async def _remove(self, id: str, tenant: str, name: str) -> None:
+        keys = (schema.SCHEDULES, schema.SCHEDULES_DUE, schema.SCHEDULE_STARTS, names_key(tenant))
+        await self._store.run(REMOVE_SCHEDULE, keys, (id, name))
 
     def forget(self, id: str) -> None:
         """Remove what is left of a schedule that was removed: when it is due, and its last start."""
         self._store.write("ZREM", schema.SCHEDULES_DUE, id)
         self._store.write("HDEL", schema.SCHEDULE_STARTS, id)
 
+    async def holds(self, id: str, tenant: str) -> bool:
+        """Whether a schedule is the tenant's, also if it cannot be read."""
+        return bool(await self._name_of(id, tenant))
+
+    async def _name_of(self, id: str, tenant: str) -> str:
+        flat = [text(one) for one in items(await self._store.submit("HGETALL", names_key(tenant), expected=1 << 16))]
+        return next((name for name, taken in zip(flat[::2], flat[1::2], strict=True) if taken == id), "")
+
     async def read(self, id: str) -> Schedule | None:
+        """Raises MsgspecError if it cannot be read, such as one of a newer version."""
         reply = await self._store.submit("HGET", schema.SCHEDULES, id)
         return None if reply is None else _decode(octets(reply))
 
