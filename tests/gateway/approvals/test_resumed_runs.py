@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx2
 
+from fairlead.audit.verification import read_lines
 from fairlead.wire.messages import Ack, Cmd, End
 
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
@@ -27,6 +28,10 @@ EVERYWHERE = """\
 
 async def has_state(api: GatewayApi, run: str, state: str) -> bool:
     return bool((await api.http.get(f"/v1/runs/{run}")).json()["state"] == state)
+
+
+async def has_targets(api: GatewayApi, run: str, count: int) -> bool:
+    return bool((await api.http.get(f"/v1/runs/{run}")).json()["targets"] == count)
 
 
 async def reads(people: People, folder: Path, approvers: str) -> None:
@@ -58,6 +63,12 @@ async def paused(api: GatewayApi, agents: list[ScriptedAgent], approval: str = "
 
 async def resume(api: GatewayApi, run: str, approval: str = "") -> httpx2.Response:
     return await api.http.post(f"/v1/runs/{run}/resume", params={"approval": approval} if approval else {})
+
+
+def resumed_under(folder: Path) -> list[tuple[str, str]]:
+    """What the audit log says of every `resume` that was allowed: the approval, and whose it is."""
+    lines = [line for line in read_lines(folder / "audit") if line.action == "resumeRun"]
+    return [(line.approval, line.detail) for line in lines if line.outcome == "allowed"]
 
 
 async def test_a_rule_that_comes_while_a_run_is_paused_is_asked_before_it_goes_on(
@@ -109,6 +120,7 @@ async def test_a_run_that_was_approved_goes_on_and_so_does_one_of_the_platform(
     assert (await decide(people.bert, approval)).status_code == 204
     run = await paused(people.anna, agents, approval)
     assert (await resume(people.anna, run)).status_code == 202
+    assert resumed_under(tmp_path) == [(approval, "approved by user:company:bert")]
     last = await agents[1].expect(Cmd)
     await agents[1].send(Ack(id=last.id), End(id=last.id, total=0))
     admin = api_of(gateway)
@@ -137,3 +149,37 @@ async def test_no_resume_takes_back_a_pause_that_comes_at_the_same_time(
         assert (await pause).status_code == 202
         assert {answer.status_code for answer in answers} <= {202, 403}
         await until(partial(has_state, people.anna, run, "paused"))
+
+
+async def test_agents_that_have_joined_are_not_approved_with_those_of_before(
+    gateway: GatewayProcess, api_of: MakeGatewayApi, people: People, agent: ScriptedAgent, dial: DialAgent,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """A run that agents join was approved for its first target; the others get the marked label while it is paused."""
+    body = {"method": "exec", "payload": {"argv": ["reboot"]}, "selector": "*", "late": True, "concurrency": 1}
+    first = required(await people.anna.http.post("/v1/runs", json=body))
+    assert (await decide(people.bert, first)).status_code == 204
+    run = (await people.anna.http.post("/v1/runs", json=body, params={"approval": first})).json()["id"]
+    begun = await agent.expect(Cmd)
+    joined = [await dial(gateway) for _ in range(2)]
+    for count, one in enumerate(joined, 2):
+        await one.greet()
+        await until(partial(has_targets, people.anna, run, count))
+
+    async def pauses_after(peer: ScriptedAgent, command: Cmd) -> None:
+        assert (await people.anna.http.post(f"/v1/runs/{run}/pause")).status_code == 202
+        await until(lambda: has_state(people.anna, run, "paused"))
+        await peer.send(Ack(id=command.id), End(id=command.id, total=0))
+
+    await pauses_after(agent, begun)
+    for one in joined:
+        labelled = await api_of(gateway).http.patch(f"/v1/agents/{one.agent}", json={"labels": {"env": "prod"}})
+        assert labelled.status_code == 200, labelled.text
+    second = required(await resume(people.anna, run))
+    assert second != first
+    assert (await decide(people.bert, second)).status_code == 204
+    assert (await resume(people.anna, run, second)).status_code == 202
+    await pauses_after(joined[0], await joined[0].expect(Cmd))
+    assert (await resume(people.anna, run)).status_code == 202, "it was approved for the last one, too"
+    await joined[1].expect(Cmd)
+    assert resumed_under(tmp_path) == [(second, "approved by user:company:bert")] * 2

@@ -46,6 +46,8 @@ class Intent(NamedTuple):
     terms: bytes
     content: str = ""
     """The digest of the content that goes with it, which is one of the terms; "" for none."""
+    members: int = 0
+    """See ApprovalRequest."""
 
     @property
     def digest(self) -> str:
@@ -107,7 +109,7 @@ class ApprovalGate:
                 "somebody who may (post without it to ask for another one)",
                 subject=subject.identity,
             )
-        self._auditor.note(request, detail=f"approved by {found.decision.subject}")
+        self._note(request, found)
         return Passage(named, intent, found.decision.subject)
 
     async def use(self, subject: Subject, passage: Passage, started: str) -> None:
@@ -134,13 +136,20 @@ class ApprovalGate:
         roles = frozenset(policy.roles_of(subject))
         return all(not roles.isdisjoint(wanted) for wanted in approvers)
 
-    async def has_approved(self, tenant: str, started: str, rules: Collection[ApprovalRule]) -> bool:
-        """Whether an approval that has not expired was used for the command or run with this id, and whoever gave it
-        may give all of those that the rules ask for now."""
-        return any(
-            one.command == started and one.state == "used" and self._is_approved(tenant, one, rules)
-            for one in await self._store.of(tenant).all()
-        )
+    async def has_approved(self, request: Request, started: str, rules: Collection[ApprovalRule], members: int) -> bool:
+        """Whether an approval that has not expired was used for the command or run with this id and is for all
+        `members`, and whoever gave it may give all of those that the rules ask for now. It is noted for the log."""
+        tenant = caller(request).tenant
+        for one in await self._store.of(tenant).all():
+            covers = one.request.members >= members or not one.request.members
+            if one.command == started and one.state == "used" and covers and self._is_approved(tenant, one, rules):
+                self._note(request, one)
+                return True
+        return False
+
+    def _note(self, request: Request, found: StoredApproval) -> None:
+        assert found.decision is not None, "somebody has approved it"
+        self._auditor.note(request, approval=found.request.id, detail=f"approved by {found.decision.subject}")
 
     def _is_approved(self, tenant: str, found: StoredApproval, rules: Collection[ApprovalRule]) -> bool:
         """Whether whoever approved still may, by the rules that hold now."""
@@ -169,7 +178,7 @@ class ApprovalGate:
         made = ApprovalRequest(
             secrets.token_hex(ID_BYTES), subject.identity, subject.person, intent.kind, intent.method, intent.target,
             intent.targets, hashlib.sha256(intent.payload).hexdigest(), shown, intent.digest, now,
-            now + lifetime, approvers, intent.content,
+            now + lifetime, approvers, intent.content, intent.members,
         )  # fmt: skip
         id = await self._store.of(subject.tenant).ask(made)
         if id in ("full", "own"):

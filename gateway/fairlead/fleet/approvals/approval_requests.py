@@ -43,6 +43,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     approvers: tuple[tuple[str, ...], ...]
     content: str = ""
     """The digest of the content that is sent; "" for none."""
+    members: int = 0
+    """Of a run that agents join, it is for so many of its targets, which are the first ones; 0 for all of a run."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True):

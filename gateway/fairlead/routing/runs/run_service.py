@@ -192,13 +192,14 @@ class RunService:
             raise _parts_gone(row)
         return payload
 
-    async def waiting(self, row: RunRow) -> list[str]:
-        """The targets of a run that have not started. Raises RecordLost."""
+    async def waiting(self, row: RunRow) -> list[tuple[int, str]]:
+        """The targets of a run that have not started, each with its place among all of them. Raises RecordLost."""
         agents, letters = await self._runs.agents(row.id), await self._runs.states(row.id)
         if min(len(agents), len(letters)) < row.targets:
             raise _parts_gone(row)
         wanted = LETTERS[RunTargetState.WAITING]
-        return [agent for agent, letter in zip(agents, letters, strict=False) if letter == wanted]
+        places = enumerate(zip(agents, letters, strict=False))
+        return [(place, agent) for place, (agent, letter) in places if letter == wanted]
 
     async def groups(self, row: RunRow, most: int) -> list[NamedGroup]:
         """The largest `most` groups of the targets that have ended."""

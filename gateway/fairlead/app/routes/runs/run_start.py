@@ -155,7 +155,7 @@ class RunStartRoutes:
         target = start.terms.selector or named_targets(agents)
         intent = Intent(
             "run", start.terms.method, target, len(agents), start.payload, said + _encode(sorted(agents)),
-            digest_of(start.terms.content),
+            digest_of(start.terms.content), len(agents) if start.terms.late else 0,
         )  # fmt: skip
         passage = await self._gate.enter(request, rules, intent)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -42,6 +43,15 @@ TARGETS_AT_ONCE = 1_000
 """Targets whose rows are read together when a run is resumed: it may have 100,000."""
 
 _encode = msgspec.json.Encoder().encode
+
+
+class _Waiting(NamedTuple):
+    """The targets of a run that have not started, and the rules because of which they need an approval. `members` is
+    for runs that agents join: up to which of all targets something has to be approved."""
+
+    agents: list[str]
+    rules: list[ApprovalRule]
+    members: int
 
 
 class RunRoutes:
@@ -120,33 +130,41 @@ class RunRoutes:
     async def _enter_again(self, request: Request, row: RunRow) -> Passage | None:
         """The approval that the request names, if what has not started needs one by the rules that hold now, and the
         run has none. Raises PermissionDenied and ApprovalRequired."""
-        subject, run = caller(request), self._runs.service
-        agents, rules = await self._waiting(subject, row)
-        if not rules or await self._gate.has_approved(subject.tenant, row.id, rules):
+        run, (agents, rules, members) = self._runs.service, await self._waiting(caller(request), row)
+        if not rules or await self._gate.has_approved(request, row.id, rules, members):
             return None
         target = f"{named_targets(agents)} on which run {row.id} has not started"
         intent = Intent(
-            "resume", row.terms.method, target, len(agents), await run.payload(row), _encode([row.id]),
-            digest_of(row.terms.content),
+            "resume", row.terms.method, target, len(agents), await run.payload(row),
+            _encode([row.id, *([members] if members else [])]), digest_of(row.terms.content), members,
         )  # fmt: skip
         self._auditor.note(request, intent.payload, method=row.terms.method, selector=target, content=intent.content)
         return await self._gate.enter(request, rules, intent)
 
-    async def _waiting(self, subject: Subject, row: RunRow) -> tuple[list[str], list[ApprovalRule]]:
-        """The targets that have not started, and the rules because of which they need an approval. Raises
-        PermissionDenied unless the caller may run the method on all of them, or a rule is for everybody's runs."""
-        method = row.terms.method
-        everybody = self._authorizer.allows_run(subject, Verb.CANCEL, "", method)
-        if everybody and not self._authorizer.may_need_approval(subject, method):
-            return [], []
-        agents, rules = await self._runs.service.waiting(row), dict[ApprovalRule, None]()
-        for at in range(0, len(agents), TARGETS_AT_ONCE):
-            some = agents[at : at + TARGETS_AT_ONCE]
-            rows = await self._runs.selection.rows(some)
+    async def _waiting(self, subject: Subject, row: RunRow) -> _Waiting:
+        """Raises PermissionDenied unless the caller may run the method on all targets that have not started, or a rule
+        is for everybody's runs."""
+        method, authorizer = row.terms.method, self._authorizer
+        everybody = authorizer.allows_run(subject, Verb.CANCEL, "", method)
+        if everybody and not authorizer.may_need_approval(subject, method):
+            return _Waiting([], [], 0)
+        places, rules, members = await self._runs.service.waiting(row), dict[ApprovalRule, None](), 0
+        for at in range(0, len(places), TARGETS_AT_ONCE):
+            some = places[at : at + TARGETS_AT_ONCE]
+            agents = [agent for _, agent in some]
+            rows = await self._runs.selection.rows(agents)
             if not everybody:
-                self._authorizer.require_run_on(subject, method, some, rows)
-            rules.update(dict.fromkeys(self._authorizer.approval_rules_on(subject, method, some, rows)))
-        return agents, list(rules)
+                authorizer.require_run_on(subject, method, agents, rows)
+            found = authorizer.approval_rules_on(subject, method, agents, rows)
+            rules.update(dict.fromkeys(found))
+            if found and row.terms.late:
+                known = {row.agent: (row,) for row in rows}
+                members = 1 + max(
+                    place
+                    for place, agent in some
+                    if authorizer.approval_rules_on(subject, method, (agent,), known.get(agent, ()))
+                )
+        return _Waiting([agent for _, agent in places], list(rules), members)
 
     async def _ask(self, request: Request, wish: str, passage: Passage | None = None) -> Response:
         row = await self._row(request, Verb.CANCEL)
