@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fairlead.app.api.openapi import document
 from fairlead.audit.records import DRAINING, ENDED, ROLES_CHANGED, STARTED, STOPPED, AuditLine, Head
 from fairlead.audit.segments import segments
@@ -236,7 +238,8 @@ async def test_what_runs_is_named_by_its_digests(
 ) -> None:
     """Also when a run is tried again, whose payload its caller does not send; and the content that agents get."""
     api = api_of(audited(make_gateway, own_valkey.url, tmp_path))
-    digest, payload = hashlib.sha256(CONTENT).hexdigest(), {"digest": "0" * 64, "size": 1}
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    payload = {"digest": digest, "size": len(CONTENT)}
     assert (await api.http.put(f"/v1/contents/{digest}", content=CONTENT)).status_code == 200
     body = {"method": "script", "content": digest, "payload": payload}
     queued = await api.http.post("/v1/commands", json={**body, "agent": "never-seen"})
@@ -254,6 +257,25 @@ async def test_what_runs_is_named_by_its_digests(
     assert [(line.action, line.digest, line.content) for line in lines] == [
         (action, hashlib.sha256(sent).hexdigest(), digest) for action in actions
     ]
+
+
+@pytest.mark.parametrize("more", [{}, {"unchecked": True}])
+async def test_no_line_names_another_content_than_the_one_that_runs(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path, more: dict[str, bool]
+) -> None:
+    """An agent runs a script that it has kept, by the digest in the payload, without asking for the one that is named."""
+    api = api_of(audited(make_gateway, own_valkey.url, tmp_path))
+    digest = hashlib.sha256(CONTENT).hexdigest()
+    assert (await api.http.put(f"/v1/contents/{digest}", content=CONTENT)).status_code == 200
+    body = {"method": "script", "content": digest, "payload": {"digest": "1" * 64, "size": 1}, **more}
+    for path, whom in (
+        ("commands", {"agent": "web-1"}),
+        ("runs", {"agents": ["web-1"]}),
+        ("schedules", {**SCHEDULE, "run": {**body, "selector": "*"}}),
+    ):
+        answer = await api.http.post(f"/v1/{path}", json=whom if "run" in whom else {**body, **whom})
+        assert (answer.status_code, answer.json().get("field")) == (422, "content"), answer.text
+    assert [line for line in written(tmp_path) if line.content] == []
 
 
 async def test_a_post_can_be_matched_with_its_command_and_its_end(

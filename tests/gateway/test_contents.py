@@ -21,7 +21,7 @@ from support.agent.hosted_agents import HostedAgents
 from support.cli.processes import environment
 from support.fixtures import RedisOf
 from support.gateway.metrics import metric
-from support.gateway.platform_api import FITTING, GatewayApi, MakeGatewayApi
+from support.gateway.platform_api import FITTING, GatewayApi, MakeGatewayApi, fitting
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent
 from support.waiting import until
@@ -200,7 +200,7 @@ async def test_it_is_kept_until_after_the_deadline_of_whatever_names_it(
     await api.start(peer.agent, "script", content=DIGEST, deadline=7200)
     assert 2.9 < await hours() <= 3
     run = {
-        "method": "script", "agents": [peer.agent], "content": DIGEST, "payload": FITTING["script"],
+        "method": "script", "agents": [peer.agent], "content": DIGEST, "payload": fitting("script", DIGEST),
         "run_deadline": 36_000,
     }  # fmt: skip
     assert (await api.http.post("/v1/runs", json=run)).status_code == 202

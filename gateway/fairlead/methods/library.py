@@ -214,8 +214,8 @@ def check_input(method: str, payload: bytes, *, content: bool, takes_input: bool
 
 def check_content(method: str, payload: bytes, content: str) -> None:
     """Raises InvalidRequest if the method would take another content than the command names, such as a script that the
-    agent has kept: whoever approves the command is shown the one that is named. What cannot be read is left to the
-    agent, which refuses it."""
+    agent has kept: whoever approves the command is shown the one that is named, and the audit log names it. What cannot
+    be read is left to the agent, which refuses it."""
     known = LIBRARY.get(method)
     if known is None or not known.digest_argument:
         return

@@ -16,13 +16,18 @@ PLATFORM_TOKEN = "development-platform-token"
 PLATFORM = {"authorization": f"Bearer {PLATFORM_TOKEN}"}
 
 
-FITTING: dict[str, object] = {
+FITTING: dict[str, dict[str, object]] = {
     "exec": {"argv": ["true"]},
     "file.get": {"path": "/etc/hosts"},
     "file.put": {"path": "/tmp/new"},
     "script": {"digest": "0" * 64, "size": 1},
 }
 """A payload for each built-in method that does not run without arguments."""
+
+
+def fitting(method: str, content: str = "") -> dict[str, object]:
+    """A payload that fits the method, and the content that goes with it."""
+    return {**FITTING[method], **({"digest": content} if content else {})}
 
 
 class GatewayApi:
@@ -34,7 +39,8 @@ class GatewayApi:
 
     async def post(self, body: dict[str, Any], **headers: str) -> httpx2.Response:
         """Post a command. The one that names a built-in method and has no payload gets one that fits."""
-        body = {**({"payload": FITTING[body["method"]]} if body.get("method") in FITTING else {}), **body}
+        if body.get("method") in FITTING:
+            body = {"payload": fitting(body["method"], body.get("content", "")), **body}
         return await self.http.post("/v1/commands", json=body, headers=headers)
 
     async def start(self, agent: str, method: str = "work", **more: object) -> str:

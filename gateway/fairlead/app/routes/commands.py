@@ -31,7 +31,7 @@ from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord, OwnedCommand
 from fairlead.fleet.schema import TargetState
-from fairlead.methods.library import check_input, check_payload
+from fairlead.methods.library import check_content, check_input, check_payload
 from fairlead.node import Node
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.routing.delivery.terminal_recorder import METHODS
@@ -80,6 +80,8 @@ class CommandRoutes:
                 request, order.payload, method=order.method, agent=local_id(order.agent), content=order.content
             )
         await self._authorizer.require(subject, Access(Verb.RUN, order.method), order.agent)
+        if order.content:  # whether or not its arguments are checked: the audit log has this digest
+            check_content(order.method, order.payload, order.content)
         if not unchecked:
             check_payload(order.method, order.payload)
             check_input(order.method, order.payload, content=bool(order.content), takes_input=True)

@@ -20,7 +20,7 @@ from fairlead.authorization.posters.poster_rights import poster_of
 from fairlead.authorization.subject import Subject
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.runs.run_record import Pace, RunTerms
-from fairlead.methods.library import check_input, check_payload
+from fairlead.methods.library import check_content, check_input, check_payload
 from fairlead.routing.runs.batches import arrange
 from fairlead.routing.runs.selection import Selection
 from fairlead.tenant import local_id
@@ -47,12 +47,15 @@ def check_body(body: run_schemas.NewRun) -> None:
 
 
 def check_arguments(body: run_schemas.NewRun) -> None:
-    """Raises InvalidRequest if the payload does not fit the built-in method, or the method waits for an input."""
+    """Raises InvalidRequest if the payload does not fit the built-in method or the content, or the method waits for an
+    input."""
+    payload, content = bytes(body.payload), "" if body.content is UNSET else body.content
+    if content:  # whether or not its arguments are checked: the audit log has this digest
+        check_content(body.method, payload, content)
     if body.unchecked is True:
         return
-    payload = bytes(body.payload)
     check_payload(body.method, payload)
-    check_input(body.method, payload, content=body.content is not UNSET, takes_input=False)
+    check_input(body.method, payload, content=bool(content), takes_input=False)
 
 
 def body_digest(body: run_schemas.NewRun, payload: bytes) -> str:
