@@ -263,7 +263,7 @@ async def test_what_runs_is_named_by_its_digests(
 async def test_no_line_names_another_content_than_the_one_that_runs(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path, more: dict[str, bool]
 ) -> None:
-    """An agent runs a script that it has kept, by the digest in the payload, without asking for the one that is named."""
+    """An agent runs a script that it has kept, by the digest in the payload; the named one it need not ask for."""
     api = api_of(audited(make_gateway, own_valkey.url, tmp_path))
     digest = hashlib.sha256(CONTENT).hexdigest()
     assert (await api.http.put(f"/v1/contents/{digest}", content=CONTENT)).status_code == 200
