@@ -220,11 +220,20 @@ class FaultTraffic:
             await self._wait_before_retry()
 
     async def _feed(self, entry: Entry, pause: float, give_up: float) -> None:
-        """Send each line as input, and the end of it; each chunk again until a node says that it is taken."""
-        for n in range(entry.count + 1):
+        """Send each line as input, and the end of it; each chunk again until a node says that it is taken, and those
+        from the expected one on if Redis has lost some."""
+        n = 0
+        while n <= entry.count:
             data = line(entry.key, n, entry.width).encode() if n < entry.count else b""
             path = f"input?n={n}" if data else f"input?n={n}&end=true"
-            if not await self._ask(entry, "POST", path, give_up, data):
+            answer = await self._ask(entry, "POST", path, give_up, data)
+            if answer is None:
+                return
+            if answer.is_success:
+                n += 1
+            elif (expected := answer.json().get("expected", n)) < n:
+                n = expected
+            else:
                 return
             await asyncio.sleep(pause)
 
@@ -232,11 +241,14 @@ class FaultTraffic:
         while not entry.pieces:
             await asyncio.sleep(PAUSE)
         entry.cancel_sent = time.monotonic()
-        if await self._ask(entry, "DELETE", "", give_up):
+        answer = await self._ask(entry, "DELETE", "", give_up)
+        if answer is not None and answer.is_success:
             entry.cancelled = not entry.over
 
-    async def _ask(self, entry: Entry, method: str, path: str, give_up: float, data: bytes = b"") -> bool:
-        """Ask until a node has done it; False when the command took no more."""
+    async def _ask(
+        self, entry: Entry, method: str, path: str, give_up: float, data: bytes = b""
+    ) -> httpx2.Response | None:
+        """Ask until a node has done it or refuses it for good; None when the command is over."""
         while not entry.over and time.monotonic() < give_up:
             if entry.id:
                 node = await self._anywhere()
@@ -246,9 +258,7 @@ class FaultTraffic:
                 except httpx2.RequestError:
                     pass
                 else:
-                    if answer.is_success:
-                        return True
-                    if not answer.json()["temporary"]:
-                        return False
+                    if answer.is_success or not answer.json()["temporary"]:
+                        return answer
             await self._wait_before_retry()
-        return False
+        return None
