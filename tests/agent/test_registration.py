@@ -80,3 +80,10 @@ async def test_the_sdk_needs_only_the_base_install(agent_process: StartAgentProc
     )
     process = agent_process("-c", source)
     assert await process.exit_code() == 0, process.log
+
+
+@pytest.mark.parametrize(("type", "why"), [("", "1 to 128"), ("x" * 129, "1 to 128"), ("fairlead.new", "not begin")])
+def test_the_type_of_an_event_is_checked_where_it_is_sent(type: str, why: str) -> None:
+    """The gateway would close the link for good."""
+    with pytest.raises(ValueError, match=why):
+        Agent("ws://127.0.0.1:1", "edge-1", "token-1").emit(type)

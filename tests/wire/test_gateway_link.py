@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,6 +157,15 @@ def test_what_no_credit_bounds_counts_as_a_message(link: GatewayLink) -> None:
 def test_an_event_needs_no_stream(link: GatewayLink) -> None:
     link.ended("A")
     assert link.receive(Event(id="e", type="t")) is Action.STORE
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_no_agent_sends_an_event_of_the_gateway(link: GatewayLink, qos: Literal[0, 1]) -> None:
+    """Its readers take `fairlead.events.dropped` for the gateway's word."""
+    with pytest.raises(ProtocolViolation, match="does not begin with fairlead.") as caught:
+        link.receive(Event(id="e", type="fairlead.events.dropped", qos=qos))
+    assert caught.value.close_code == 4500
+    assert link.receive(Event(id="e", type="fairleads", qos=qos)) is Action.STORE
 
 
 # -- order -----------------------------------------------------------------------------------------

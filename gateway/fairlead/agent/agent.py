@@ -34,7 +34,7 @@ from fairlead.agent.link.sender import Sender
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.ids import check_agent_id, uuid7
-from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
+from fairlead.wire.messages import OWN_EVENTS, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 if TYPE_CHECKING:
     from fairlead.agent.verification.command_verifier import CommandVerifier
@@ -137,8 +137,10 @@ class Agent:
         """Send an event, from any thread. With `qos` 1 it is kept and repeated until the gateway has stored it.
 
         Raises Unavailable when 1,000 events are waiting already or the journal cannot keep it, and ValueError when it
-        is too large.
+        is too large or its type begins with `fairlead.`, as those of gateways do.
         """
+        if type.startswith(OWN_EVENTS):
+            raise ValueError(f"invalid event type {type[:140]!r}: expected one that does not begin with {OWN_EVENTS}")
         if not 0 < len(type) <= 128:
             raise ValueError(f"invalid event type {type[:140]!r}: expected 1 to 128 characters")
         now = int(time.time() * 1000)

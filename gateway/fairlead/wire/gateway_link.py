@@ -14,6 +14,7 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     CHUNK_LIMIT,
+    OWN_EVENTS,
     WINDOW,
     Ack,
     Auth,
@@ -76,12 +77,10 @@ class GatewayLink:
             return self._chunk(message)  # type: ignore[arg-type]  # `kind` is its exact type; isinstance costs 3×
         if kind is Hb:
             return Action.ANSWER
-        if kind is Ack or kind is Event:
-            if kind is Event and message.qos == 0:  # type: ignore[union-attr]
-                return Action.STORE
+        if kind is Event:
+            return self._event(message)  # type: ignore[arg-type]
+        if kind is Ack:
             self.received += 1
-            if kind is Event:
-                return Action.STORE
             stream = self.stream(message.id)  # type: ignore[union-attr]
             if stream is None:
                 return Action.SKIP
@@ -97,6 +96,15 @@ class GatewayLink:
         if message is None or kind is Auth:
             return Action.IGNORE
         raise ProtocolViolation(CloseCode.PROTOCOL, "second hello: expected one on each link")
+
+    def _event(self, event: Event) -> Action:
+        if event.type.startswith(OWN_EVENTS):
+            raise ProtocolViolation(
+                CloseCode.PROTOCOL,
+                f"event of type {event.type[:40]!r}: expected one that does not begin with {OWN_EVENTS}",
+            )
+        self.received += event.qos
+        return Action.STORE
 
     def _greet(self, message: FromAgent | None) -> Action:
         if self.phase is LinkPhase.CLOSED:

@@ -8,7 +8,7 @@ string, list and map has a limit here, so that a decoded message is safe to keep
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -237,7 +237,8 @@ class Cancel(Message, tag=9, frozen=True):
 
 
 class Event(Message, tag=10, frozen=True):
-    """Agent → gateway: an event. With `qos` 1 the agent repeats it until it is stored (at-least-once delivery)."""
+    """Agent → gateway: an event. With `qos` 1 the agent repeats it until it is stored (at-least-once delivery). Its
+    type does not begin with `OWN_EVENTS`."""
 
     id: Id
     type: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -245,6 +246,10 @@ class Event(Message, tag=10, frozen=True):
     time: Count = 0
     qos: Literal[0, 1] = 1
     traceparent: Annotated[str, Meta(max_length=64)] = ""
+
+
+OWN_EVENTS: Final = "fairlead."
+"""With this begin the types of the events that gateways make."""
 
 
 class Rx(Message, tag=11, frozen=True):
