@@ -162,7 +162,7 @@ def test_an_event_needs_no_stream(link: GatewayLink) -> None:
 @pytest.mark.parametrize("qos", [0, 1])
 def test_no_agent_sends_an_event_of_the_gateway(link: GatewayLink, qos: Literal[0, 1]) -> None:
     """Its readers take `fairlead.events.dropped` for the gateway's word."""
-    with pytest.raises(ProtocolViolation, match="does not begin with fairlead.") as caught:
+    with pytest.raises(ProtocolViolation, match="does not begin with fairlead") as caught:
         link.receive(Event(id="e", type="fairlead.events.dropped", qos=qos))
     assert caught.value.close_code == 4500
     assert link.receive(Event(id="e", type="fairleads", qos=qos)) is Action.STORE
