@@ -99,6 +99,29 @@ async def test_what_a_terminal_shows_is_recorded(
     assert await metric(gateway, "fairlead_terminal_recordings_total") == 1
 
 
+async def test_a_recording_that_is_full_says_so_and_its_terminal_goes_on(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
+) -> None:
+    folder = tmp_path / "casts"
+    gateway = recording(make_gateway, own_valkey.url, folder, "--terminal-recording-size", "65536")
+    api, agent = api_of(gateway), await dial(gateway)
+    await agent.greet()
+    command = await open_terminal(api, agent)
+    screen = b"#" * 8192
+    for n in range(20):
+        await show(agent, command, n, screen)
+    await agent.send(End(id=command, state="ok", total=20))
+    assert (await api.end(command))["state"] == "ok"
+    assert await api.output(command) == (screen * 20).decode(), "whoever reads it gets all"
+    ((_, events),) = recorded(folder)
+    *shown, cut, end = events
+    assert [code for _, code, _ in shown] == ["o"] * 7
+    assert (cut[1], cut[2].split(":")[0], end[1:]) == ("m", "cut", ["m", "ended: ok"])
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 65536
+    assert await metric(gateway, "fairlead_terminal_recordings_cut_total") == 1
+    assert f"{command}." in next(line for line in gateway.log().splitlines() if "is cut at 65536 bytes" in line)
+
+
 async def test_no_terminal_is_opened_that_cannot_be_recorded(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ def _recovery(fleet: FleetStore, hub: Hub, steps: RepeatedSteps, heartbeat: Hear
 
 
 def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> TerminalRecorder:
-    terminals = TerminalRecorder(settings.terminal_recordings, records)
+    terminals = TerminalRecorder(settings.terminal_recordings, settings.terminal_recording_size, records)
     metrics.add_counter(
         "fairlead_terminal_recordings_total", "Recordings of terminals that began", lambda: terminals.started
     )
@@ -163,6 +163,11 @@ def _terminals(settings: Settings, records: Commands, metrics: Metrics) -> Termi
         "fairlead_terminal_recording_failures_total",
         "Terminals that were closed because their recording could not be written",
         lambda: terminals.failures,
+    )
+    metrics.add_counter(
+        "fairlead_terminal_recordings_cut_total",
+        "Recordings of terminals that were cut at terminal_recording_size",
+        lambda: terminals.cut,
     )
     return terminals
 

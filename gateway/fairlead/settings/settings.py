@@ -56,6 +56,7 @@ class Settings:
     audit_head_interval: float = 60.0  # how much of the log may be replaced without a trace
     audit_endpoint: str = ""
     terminal_recordings: Path | None = None
+    terminal_recording_size: int = 1024 * MIB  # what nobody reads; a program that prints without end has it in minutes
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 10_000.0  # more than one core takes: what a node can welcome is its limit
     expected_accept_rate: float = 2_000.0  # each link costs a node some 350 µs, so this is most of one core

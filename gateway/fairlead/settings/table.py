@@ -220,6 +220,12 @@ SETTINGS: Mapping[str, Setting] = {
     "terminal_recordings": path(
         "Folder in which the output of terminals is recorded as asciicast files; by default none is recorded"
     ),
+    # 64 KiB are some screens; 1 TiB is what a terminal shows at 12 MiB/s in a day, which is the longest deadline.
+    "terminal_recording_size": whole_number(
+        64 * KIB,
+        1024 * 1024 * MIB,
+        "Size from which on a recording says that it is cut and has no more output, in bytes; the terminal goes on",
+    ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
     "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),

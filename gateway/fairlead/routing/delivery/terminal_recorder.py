@@ -3,6 +3,7 @@
 The node that holds an agent records, because all output of its terminals comes through it, whoever reads it. The
 recorder calls it with each batch before the batch is stored, so nobody reads what is not recorded; `CommandDelivery`
 calls it before a terminal is opened. What cannot be recorded is not done: the command ends as `recording_unavailable`.
+A terminal that shows more than a recording may have goes on, and its recording says where it was cut.
 Files are never read, moved or deleted here.
 """
 
@@ -41,15 +42,17 @@ class _OpenRecording:
 
 
 class TerminalRecorder:
-    def __init__(self, folder: Path | None, records: Commands) -> None:
-        """Without a folder nothing is recorded."""
+    def __init__(self, folder: Path | None, most: int, records: Commands) -> None:
+        """Without a folder nothing is recorded. `most` is the size of a recording in bytes."""
         self._folder = folder
+        self._most = most
         self._records = records
         self._known: OrderedDict[str, _OpenRecording | StoredEnd | None] = OrderedDict()
         """The commands of this node's agents: their recording, how they must end because it has failed, or None if they
         are not recorded."""
         self.started = 0
         self.failures = 0
+        self.cut = 0
 
     @property
     def on(self) -> bool:
@@ -92,8 +95,8 @@ class TerminalRecorder:
                 changed[message.id] = known
                 if isinstance(message, End):
                     known.recording.ended(message.state, now)
-                else:
-                    known.recording.output(message.n, message.payload, now)
+                elif known.recording.output(message.n, message.payload, now):
+                    self._tell_cut(known)
         for command, known in changed.items():
             if (how := await self._append(command, known)) is not None:
                 failed[command] = how
@@ -106,6 +109,10 @@ class TerminalRecorder:
         """Record the new size of a terminal, which is written with its next output."""
         if isinstance(known := self._known.get(command), _OpenRecording):
             known.recording.resized(payload, time.time())
+
+    def _tell_cut(self, known: _OpenRecording) -> None:
+        self.cut += 1
+        logger.warning("the recording %s is cut at %d bytes: its terminal goes on", known.path, self._most)
 
     async def _take_over(self, agent: str, chunks: Sequence[Chunk]) -> None:
         """Begin to record the commands whose terminal was opened on another link."""
@@ -122,7 +129,9 @@ class TerminalRecorder:
     ) -> StoredEnd | None:
         assert self._folder is not None
         now = time.time()
-        recording = TerminalRecording(f"{method} on {agent}, command {command}", payload, now, n, signed)
+        recording = TerminalRecording(
+            f"{method} on {agent}, command {command}", payload, now, n, signed=signed, most=self._most
+        )
         # Command ids begin with their time, so files sort by the time of the command, and then by their own.
         opened = _OpenRecording(self._folder / f"{command}.{int(now * 1000)}.cast", recording)
         self._remember(command, opened)
@@ -137,8 +146,10 @@ class TerminalRecorder:
 
     async def _append(self, command: str, opened: _OpenRecording) -> StoredEnd | None:
         """Write what is not written yet. Returns how the command must end if that fails."""
+        if not (data := opened.recording.take()):
+            return None
         try:
-            await asyncio.to_thread(_write, opened.path, opened.recording.take())
+            await asyncio.to_thread(_write, opened.path, data)
         except OSError as e:
             self.failures += 1
             logger.error("the terminal of %s cannot be recorded in %s: %s", command, self._folder, e.strerror or e)

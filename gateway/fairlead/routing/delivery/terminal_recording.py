@@ -1,7 +1,8 @@
 """The recording of one terminal as an asciicast file, version 2: a header line, then one line for each event.
 
 `TerminalRecorder` feeds it and writes what it gives to the file. It is pure: the time is an argument. Only what the
-terminal shows is recorded, and its size; what is typed is not, because it may be a password that nobody sees.
+terminal shows is recorded, and its size; what is typed is not, because it may be a password that nobody sees. A file
+that would become too large says so, and has only the end of the command after that.
 
 Source of the format: https://docs.asciinema.org/manual/asciicast/v2/
 """
@@ -22,6 +23,8 @@ RESIZE: Final = 1
 """The first octet of an input chunk with the terminal's new size. Data has 0."""
 RESIZES: Final = 64
 """How many new sizes may wait for the next output. Programs redraw after each, so more are never needed."""
+
+FULL: Final = "cut: the recording is full, and what the terminal shows from here on is not in it"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,9 +47,13 @@ def _size(payload: bytes) -> _Size | None:
 
 
 class TerminalRecording:
-    def __init__(self, title: str, payload: bytes, began: float, next_chunk: int = 0, signed: bool = False) -> None:
+    def __init__(
+        self, title: str, payload: bytes, began: float, next_chunk: int = 0, *, signed: bool = False,
+        most: int = 1 << 40,
+    ) -> None:  # fmt: skip
         """`payload` is that of the command, and `began` the time since 1970 in seconds. A recording that begins while
-        the terminal is open has its first output in chunk `next_chunk`. `signed` says that the input is signed."""
+        the terminal is open has its first output in chunk `next_chunk`. `signed` says that the input is signed. `most`
+        are the bytes of the recording."""
         self.next = next_chunk
         """The number of the next chunk of output: an agent sends again what it has no receipt for."""
         self._signed = signed
@@ -59,14 +66,24 @@ class TerminalRecording:
         }  # fmt: skip
         self._lines = [_encode(header) + b"\n"]
         self._resizes = 0
+        self._left = most - len(self._lines[0])
+        """Bytes that may be added, about: sizes, markers and the frame of a line may go beyond them."""
+        self._full = False
 
-    def output(self, n: int, data: bytes, now: float) -> None:
-        """Record chunk `n`, unless it is recorded already. A character may be cut between two chunks."""
+    def output(self, n: int, data: bytes, now: float) -> bool:
+        """Record chunk `n`, unless it is recorded already. A character may be cut between two chunks. True if it is the
+        first one for which there is no room."""
         if n < self.next:
-            return
+            return False
         self.next = n + 1
-        if text := self._decoder.decode(data):
+        if self._full:
+            return False
+        self._full = len(data) > self._left
+        if self._full:
+            self._add(now, "m", FULL)
+        elif text := self._decoder.decode(data):
             self._add(now, "o", text)
+        return self._full
 
     def resized(self, payload: bytes, now: float) -> None:
         """Record the new size of the terminal, if this chunk of input has one."""
@@ -75,7 +92,7 @@ class TerminalRecording:
                 payload = unpack_input(payload)[2]
             except SignatureRejected:
                 return  # the agent refuses it
-        if payload[:1] != bytes((RESIZE,)) or self._resizes >= RESIZES:
+        if payload[:1] != bytes((RESIZE,)) or self._resizes >= RESIZES or self._full:
             return
         if (size := _size(payload[1:])) is not None:
             self._resizes += 1
@@ -93,4 +110,6 @@ class TerminalRecording:
         return data
 
     def _add(self, now: float, code: str, text: str) -> None:
-        self._lines.append(_encode((round(max(now - self._began, 0.0), 6), code, text)) + b"\n")
+        line = _encode((round(max(now - self._began, 0.0), 6), code, text)) + b"\n"
+        self._left -= len(line)
+        self._lines.append(line)
