@@ -30,7 +30,7 @@ POLL_INTERVAL = 5.0
 """Seconds without a doorbell after which a follower reads again."""
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller gets an error."""
-PATIENCE = 0.09
+PATIENCE = 0.24
 """Seconds more that an answer without any result may be held back: most commands have ended by then, and their answer
 is one write. A longer one can tell nothing yet but its id."""
 REQUEST_BYTES = 2 << 20
