@@ -248,5 +248,5 @@ class OutOfRange(msgspec.Struct, frozen=True):
 def command_keys(command: str, agent: str) -> tuple[str, ...]:
     """The keys of a record, and what else the end of a command changes."""
     shard = command_shard(command)
-    row, opened = schema.agent_keys(agent)
-    return (*schema.record_keys(command), opened, schema.deadlines_key(shard), row, *schema.kept_keys(shard))
+    *record, opened, row = schema.keys_to_append(shard, command, agent)
+    return (*record, opened, schema.deadlines_key(shard), row, *schema.kept_keys(shard))

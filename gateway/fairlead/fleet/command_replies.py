@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import cast
 
 import msgspec
 
@@ -45,7 +46,7 @@ def parse_accept(agent: str, reply: Reply) -> Acceptance:
         raise lua.late("command")
     if word == "full":
         return Acceptance(word, opened=integer(answer[1]))
-    row = AgentRow.parse(agent, values(answer[1:])) if len(answer) > 1 else None
+    row = AgentRow.parse(agent, cast("list[bytes | None]", answer[1:])) if len(answer) > 1 else None
     return Acceptance("ok", row, offered=True) if word == "offered" else Acceptance(word, row)
 
 

@@ -86,8 +86,9 @@ class Commands:
             record.began, record.subject, record.signature, record.content,
         )  # fmt: skip
         command, agent = record.id, record.agent
-        written, _, _, outcome = schema.record_keys(command)
-        keys = (*schema.agent_keys(agent), written, outcome, schema.deadlines_key(command_shard(command)))
+        shard = command_shard(command)
+        written, _, _, outcome, opened, row = schema.keys_to_append(shard, command, agent)
+        keys = (row, opened, written, outcome, schema.deadlines_key(shard))
         args = (
             command, agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
             valid_until, follower, _encode(about), record.payload, schema.OPEN_LIMIT, due_at, "1" if unknown else "",
@@ -323,4 +324,4 @@ def _digest(payload: bytes, end: bool) -> str:
 
 def _line(code: str) -> str:
     """An error code as it is noted in the agent's row, which has one line for each failure."""
-    return " ".join(code.split())
+    return " ".join(code.split()) if code else ""

@@ -287,12 +287,6 @@ def record_keys(command: str) -> tuple[str, str, str, str]:
     return f"fl2:cmd:{tail}", f"fl2:out:{tail}", f"fl2:in:{tail}", f"fl2:outcome:{tail}"
 
 
-def agent_keys(agent: str) -> tuple[str, str]:
-    """The keys of an agent's row and of its open commands."""
-    tail = f"{{{agent_shard(agent)}}}:{agent}"
-    return f"fl2:agent:{tail}", f"fl2:open:{tail}"
-
-
 @cache
 def kept_keys(shard: int) -> tuple[str, str, str]:
     """The keys of what is kept of ended commands: by age, by when it is due, and the bytes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
 from fairlead.wire.gateway_link import GatewayLink
-from fairlead.wire.messages import FromAgent
+from fairlead.wire.messages import Ack, Chunk, End, Event, FromAgent
 
 if TYPE_CHECKING:
     from fairlead.hub.session import Session
@@ -49,7 +49,8 @@ class PendingMessages(GatewayLink):
         size, totals = pending_size(message), self.handler.totals
         self.pending_bytes += size
         totals.pending += size
-        too_much = self.pending_bytes > min(PENDING_BYTES, totals.session_limit) or len(pending) > PENDING_MESSAGES
+        held = self.pending_bytes
+        too_much = held > PENDING_BYTES or held > totals.session_limit or len(pending) > PENDING_MESSAGES
         if too_much and not self.paused and self.connection is not None:
             self.paused = True
             self.connection.pause_reading()
@@ -82,6 +83,13 @@ class PendingMessages(GatewayLink):
 
 def pending_size(message: FromAgent | None) -> int:
     """The bytes that a pending message counts."""
-    size = OVERHEAD + len(getattr(message, "payload", b""))
-    error = getattr(message, "error", None)
+    kind = type(message)  # the exact type, because `getattr` takes three times as long
+    if kind is Chunk or kind is Event:
+        return OVERHEAD + len(message.payload)  # type: ignore[union-attr]
+    if kind is End:
+        size, error = OVERHEAD + len(message.payload), message.error  # type: ignore[union-attr]
+    elif kind is Ack:
+        size, error = OVERHEAD, message.error  # type: ignore[union-attr]
+    else:
+        return OVERHEAD
     return size if error is None else size + error.size

@@ -6,8 +6,7 @@ Doorbells wake followers. A follower is an object and a future, never a blocked 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Protocol
 
 from fairlead.bus.doorbell import TargetEnded
@@ -88,6 +87,25 @@ def _time_out(waiter: asyncio.Future[bool]) -> None:
         waiter.set_result(False)
 
 
+class Following:
+    """A follower within a `with` block. `contextmanager` costs each reader 2 µs more."""
+
+    __slots__ = ("_follower", "_followers", "_topic")
+
+    def __init__(self, followers: Followers, topic: str, follower: Follower) -> None:
+        self._followers = followers
+        self._topic = topic
+        self._follower = follower
+
+    def __enter__(self) -> Follower:
+        return self._follower
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._followers.leave(self._topic, self._follower)
+
+
 class Followers:
     """Followers by topic. The topic of a command's results is the command's id."""
 
@@ -122,14 +140,9 @@ class Followers:
         else:
             del self._waiting[topic]
 
-    @contextmanager
-    def follow(self, topic: str, follower: Follower | None = None) -> Iterator[Follower]:
-        """Follow `topic` within the block, with `follower` if it has joined already."""
-        follower = follower or self.join(topic)
-        try:
-            yield follower
-        finally:
-            self.leave(topic, follower)
+    def follow(self, topic: str, follower: Follower | None = None) -> Following:
+        """Follow `topic` within a `with` block, with `follower` if it has joined already."""
+        return Following(self, topic, follower or self.join(topic))
 
     def release(self) -> None:
         """Tell all followers, and those that come later, that this node stops."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 
 from fairlead.errors import BusUnavailable, NotConfirmed
+from fairlead.fleet.schema import agent_key
 from fairlead.routing.store_disk import StoreDisk
 from fairlead.store.answer import answers_or_errors
 from fairlead.store.backlog import Priority
@@ -149,10 +150,13 @@ class StoreMemory:
         elif level < was and level is MemoryLevel.SUFFICIENT:
             logger.info("Redis at %s has enough memory again: %.0f %% are used", self._address, self.share * 100)
 
-    def check_command(self, payload: int, key: str = "") -> None:
+    def check_command(self, payload: int, agent: str = "") -> None:
         """Raises StoreFull if a new command with so many bytes of payload is not accepted now, and NotConfirmed if what
-        is accepted now might be lost. `key` is one on the server that is to have it, "" for several servers."""
-        if why := self._store.unconfirmed_at(key) if key else self._store.unconfirmed:
+        is accepted now might be lost. It is for `agent`, "" for agents on several servers."""
+        why = self._store.unconfirmed
+        if why and agent:
+            why = self._store.unconfirmed_at(agent_key(agent))
+        if why:
             raise NotConfirmed(
                 f"the command was not accepted, because it might be lost: {why}, as the setting durability demands; "
                 "it can be posted again once a replica, or the disk, keeps up"

@@ -7,14 +7,15 @@ without a clock. A list of the last durations would need five times the memory a
 
 from __future__ import annotations
 
-from math import log2
+from bisect import bisect_left
 
 LEAST = 0.0001
 """Seconds. All shorter durations share one bucket, because no round trip over a network is shorter."""
 PER_OCTAVE = 4
 SIZES = 81
 """The number of buckets: twenty octaves, up to 105 s, which is longer than a link may be silent."""
-_LAST = SIZES - 1
+_BOUNDS = tuple([LEAST * 2 ** (i / PER_OCTAVE) for i in range(SIZES - 1)])
+"""The longest duration of each bucket but the last, which has no bound."""
 _HALF = bytes(i >> 1 for i in range(256))
 _BLANK = bytes(SIZES)
 
@@ -25,9 +26,7 @@ def new_histogram() -> bytearray:
 
 def size_of(seconds: float) -> int:
     """The number of the bucket of a duration."""
-    if seconds <= LEAST:
-        return 0
-    return min(int(log2(seconds / LEAST) * PER_OCTAVE) + 1, _LAST)
+    return bisect_left(_BOUNDS, seconds)
 
 
 def observe(counts: bytearray, seconds: float) -> None:

@@ -35,7 +35,8 @@ class Series:
         A negative duration, which results from two different clocks, counts as 0: to Prometheus, a sum that falls would
         look like a restart.
         """
-        seconds = max(seconds, 0.0)
+        if seconds < 0.0:
+            seconds = 0.0
         bucket = bisect_left(self._bounds, seconds)
         self._counts[bucket] += 1
         self._sum += seconds

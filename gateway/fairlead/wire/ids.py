@@ -68,9 +68,6 @@ def uuid7(now_ms: int, entropy: bytes) -> str:
     """A UUIDv7 (RFC 9562 §5.7) of a Unix time in milliseconds and 10 random bytes."""
     if len(entropy) != 10:
         raise ValueError(f"a UUIDv7 takes 10 random bytes, got {len(entropy)}")
-    rand = int.from_bytes(entropy, "big")
-    rand_a = rand & 0xFFF
-    rand_b = (rand >> 12) & ((1 << 62) - 1)
-    value = (now_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
-    digits = f"{value:032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    time, digits = f"{now_ms & ((1 << 48) - 1):012x}", entropy.hex()
+    # The version is 7, and the two highest bits of the fourth group are the variant, 0b10.
+    return f"{time[:8]}-{time[8:]}-7{digits[17:]}-{'89ab'[entropy[0] & 3]}{digits[2:5]}-{digits[5:17]}"

@@ -6,12 +6,19 @@ lookup. For the five lookups of a posted command, that is a sixth of the API's w
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.requests import Request
+
+FIRST: Final = "fairlead.headers"
+"""The member of the ASGI scope that has the first value of each header, by its name."""
 
 
 def find_header(request: Request, name: bytes) -> str | None:
     """Return the value of the first header with that name, or None. `name` must be in lower case."""
-    for key, value in request.scope["headers"]:
-        if key == name:
-            return str(value, "latin-1")
-    return None
+    scope = request.scope
+    first: dict[bytes, bytes] | None = scope.get(FIRST)
+    if first is None:
+        first = scope[FIRST] = dict(reversed(scope["headers"]))
+    value = first.get(name)
+    return None if value is None else str(value, "latin-1")

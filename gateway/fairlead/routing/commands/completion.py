@@ -46,7 +46,7 @@ class Completion:
         self._inbox = inbox
         self._telemetry = telemetry
         self._tenants = tenants
-        self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
+        self._ended = {state.value: metrics.commands[state.value] for state in TargetState if state.over}
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",

@@ -104,7 +104,7 @@ class Dispatcher:
             await permit(command)
         if before is not None:
             return before
-        self._memory.check_command(len(request.payload), agent_key(request.agent))
+        self._memory.check_command(len(request.payload), request.agent)
         if request_trace is not None:
             request_trace.begin(command, request.agent, request.method, request.traceparent)
         try:
