@@ -253,6 +253,7 @@ def test_doctor_reports_why_a_node_is_not_ready(run: Run, fleet: CliFleet) -> No
     ("args", "words"),
     [
         (["--api", "http://192.0.2.1", "--token", "t"], "--links wss://HOST"),
+        (["--api", "http://127.0.0.1:4444"], "--links ws://HOST:PORT"),  # as of a demo with other ports
         (["--links", "wss://gateway.example"], "FAIRLEAD_AGENT_TOKEN"),
         (["--agent-token-file", "/nowhere/t"], "cannot be read"),
         (["--agent-token-file", "t", "--agent-token", "t"], "set only one of them"),

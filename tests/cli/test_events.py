@@ -102,6 +102,16 @@ def test_a_sink_that_its_node_does_not_know_is_told() -> None:
     assert "node-2 has not begun: expected the same file of sinks on all nodes" in table
 
 
+def test_the_last_error_of_a_sink_has_its_time() -> None:
+    """It stays after a success: a receiver that fails now and then is no better because the last post went well."""
+    at = "2026-11-28T21:00:00Z"
+    sink = EventSinkInfo(name="siem", host="siem.example", node="node-1", offset="1-0", error="status 503", error_at=at)
+    fine = EventSinkInfo(name="good", host="good.example", node="node-1", offset="1-0")
+    head, *rows = _sinks_view([sink, fine]).lines
+    assert rows[0][head.index("ERROR AT") :].split(None, 1) == [at, "status 503"]
+    assert rows[1][head.index("ERROR AT") :].split() == ["-", "-"]
+
+
 async def test_an_acknowledgement_that_is_under_way_at_the_end_is_waited_for() -> None:
     began, told = asyncio.Event(), asyncio.Event()
     acknowledged: list[str] = []

@@ -52,6 +52,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
         (["demo", "--port", "70000"], "port"),
         (["demo", "--port", "many"], "'many' is not a valid integer"),
         (["exec", "--deadline", "soon", "agent-1", "ls"], "'soon' is not a valid number."),
+        (["schedules", "add", "x", "exec", "--agents", "a"], "a schedule has no --agents: expected -l SELECTOR"),
         (["--api", "http://gateway:8081", "agents", "ls"], "--api goes after the command: fairlead agents ls --api …"),
         (["--token", "t", "why", "agent-1"], "--token goes after the command: fairlead why --token …"),
         (["agents", "--api", "http://gateway:8081", "ls"], "after the command: fairlead agents ls --api …"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.api_options import api_options, default_token, host_of_api
+from fairlead.cli.api_options import DEFAULT_API, api_options, default_token, host_of_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.link_options import DEFAULT_LINKS, agent_token_options, chosen_token
 from fairlead.cli.output.formats import report_option
@@ -30,7 +30,7 @@ FORGET_TIMEOUT = 3.0
     envvar="FAIRLEAD_AGENT_URL",
     show_envvar=True,
     metavar="URL",
-    help=f"URL that agents connect to. [default: {DEFAULT_LINKS} if the API is on this machine]",
+    help=f"URL that agents connect to. [default: {DEFAULT_LINKS} if the API is at {DEFAULT_API}]",
 )
 @click.option("--no-links", is_flag=True, help="Check only the API.")
 @agent_token_options("--agent-token")
@@ -129,10 +129,20 @@ async def _report(servers: list[tuple[str, list[Check]]], redis: str, output: st
 
 def _links_beside(api: str) -> str:
     """The URL of the links if --links is missing. Raises UsageError if it cannot be guessed."""
+    from urllib.parse import urlsplit
+
     from fairlead.client import addresses
     from fairlead.settings import is_loopback
 
-    host = host_of_api(addresses(api)[0])
-    if not host or is_loopback(host):  # a malformed URL is reported by its first check
+    first = addresses(api)[0]
+    host = host_of_api(first)
+    if not host:  # a malformed URL is reported by its first check
         return DEFAULT_LINKS
-    raise click.UsageError("no URL of the agents' links: set --links wss://HOST, or skip them with --no-links")
+    if not is_loopback(host):
+        raise click.UsageError("no URL of the agents' links: set --links wss://HOST, or skip them with --no-links")
+    if urlsplit(first).port != urlsplit(DEFAULT_API).port:  # what listens at 8080 may be another gateway
+        raise click.UsageError(
+            f"no URL of the agents' links beside the API at {first}: set --links ws://HOST:PORT (`make run` prints it "
+            "as links), or skip them with --no-links"
+        )
+    return DEFAULT_LINKS

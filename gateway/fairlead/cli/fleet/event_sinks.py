@@ -99,20 +99,25 @@ async def _all(client: Client, sink: str) -> list[DeadLetterInfo]:
 def _sinks_view(found: list[EventSinkInfo]) -> View:
     import msgspec
 
-    head = ("SINK", "HOST", "NODE", "PENDING", "LAG", "DEAD LETTERS", "LAST ERROR")
+    head = ("SINK", "HOST", "NODE", "PENDING", "LAG", "DEAD LETTERS", "ERROR AT", "LAST ERROR")
     rows = [
-        (one.name, one.host, one.node, str(one.pending), str(one.lag), str(one.dead_letters), one.error or "-")
+        (
+            one.name, one.host, one.node, str(one.pending), str(one.lag), str(one.dead_letters), one.error_at or "-",
+            one.error or "-",
+        )
         if one.offset is not None
-        else (one.name, one.host, one.node, "-", "-", str(one.dead_letters), f"{one.node} has not begun: {UNKNOWN}")
+        else (
+            one.name, one.host, one.node, "-", "-", str(one.dead_letters), "-", f"{one.node} has not begun: {UNKNOWN}",
+        )
         for one in found
-    ]
-    more = [(one.error_at or "-", one.type or "-", one.selector or "-", one.lost_at or "-") for one in found]
+    ]  # fmt: skip
+    more = [(one.type or "-", one.selector or "-", one.lost_at or "-") for one in found]
     wide = [(*row, *rest) for row, rest in zip(rows, more, strict=True)]
     return View(
         [one.name for one in found],
         {"sinks": msgspec.to_builtins(found)},
         format_table(head, rows, (3, 4, 5)),
-        format_table((*head, "AT", "TYPE", "SELECTOR", "LOST"), wide, (3, 4, 5)),
+        format_table((*head, "TYPE", "SELECTOR", "LOST"), wide, (3, 4, 5)),
     )
 
 

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from fairlead.client.schedules import ScheduleInfo
 
 
+def _refuse_agents(_ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    """`run` takes it; click would suggest an option with a similar name."""
+    if value is not None:
+        raise click.UsageError(
+            "a schedule has no --agents: expected -l SELECTOR, which finds the agents at each start (label those that "
+            "you mean)"
+        )
+
+
 @click.group(short_help="Look after runs that begin again and again.")
 def schedules() -> None:
     """Create, list and remove schedules of runs."""
@@ -27,6 +36,7 @@ def schedules() -> None:
 @api_options
 @click.option("-l", "--selector", metavar="SELECTOR", required=True,
               help="The agents that match at each start, as of `agents ls`; '*' for all.")  # fmt: skip
+@click.option("--agents", hidden=True, expose_value=False, callback=_refuse_agents, help="See --selector.")
 @click.option("--cron", required=True, metavar="EXPRESSION",
               help="Minute, hour, day of the month, month and day of the week.")  # fmt: skip
 @click.option("--zone", default="UTC", show_default=True, metavar="ZONE", help="The time zone of --cron.")
