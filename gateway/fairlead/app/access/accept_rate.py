@@ -8,6 +8,7 @@ out. It is pure: the time is an argument.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 BURST_SECONDS: Final = 2.0
@@ -27,9 +28,10 @@ class AcceptRate:
         self._reserve = max(rate / 2, 1.0)
         self._budget = self._burst + self._reserve
         self._filled = 0.0
-        self._present: dict[str, tuple[float, float]] = {}
+        self._present: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """The number of recent links of each address, which decays at the address's share of the rate, and the time it
-        was computed. The most recent address comes last."""
+        was computed. The most recent address comes last. An OrderedDict, because a dict finds its oldest entry only by
+        passing over all entries deleted before it."""
 
     def available(self, now: float) -> bool:
         """Whether an address that is within its share could take a link now."""

@@ -10,6 +10,7 @@ is pure: the time and a random number are arguments.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
@@ -39,8 +40,9 @@ class Penalty:
 class Penalties:
     def __init__(self, addresses: int = ADDRESSES) -> None:
         self._most = addresses
-        self._scores: dict[str, tuple[float, float]] = {}
-        """The score of each address and the time it was computed. The address that failed last comes last."""
+        self._scores: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """The score of each address and the time it was computed. The address that failed last comes last. An
+        OrderedDict, because a dict finds its oldest entry only by passing over all entries deleted before it."""
 
     def __len__(self) -> int:
         return len(self._scores)
@@ -55,7 +57,7 @@ class Penalties:
         score = min(score * 0.5 ** ((now - at) / HALF_LIFE) + 1, CEILING)
         self._scores[key] = score, now
         if len(self._scores) > self._most:
-            del self._scores[next(iter(self._scores))]
+            self._scores.popitem(last=False)
         ceiling = min(0.05 * 2 ** ((score - FREE) / 4), MOST) if score > FREE else 0.0
         until = math.ceil(HALF_LIFE * math.log2(score / MANY)) if score > MANY else 0
         return Penalty(ceiling * (0.5 + draw / 2), until)
