@@ -8,6 +8,8 @@ body that was rejected, and only such a body, is validated a second time, member
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -23,6 +25,9 @@ from fairlead.errors import InvalidRequest
 
 SHOWN = 80
 """Characters of an invalid value that the error repeats."""
+
+SHORT = 512
+"""Bytes of a body that is searched for all names at once."""
 
 S = TypeVar("S", bound=Struct)
 
@@ -83,11 +88,10 @@ def _may_repeat(raw: bytes, kind: Any) -> bool:
     names = _names(kind)
     if names is None or b"\\u" in raw:
         return True
-    count = raw.count  # a loop, because a generator would take half as long again for each post
-    for name in names:  # noqa: SIM110
-        if count(name) > 1:
-            return True
-    return False
+    if len(raw) <= SHORT:
+        found = _finder(kind)(raw)
+        return len(set(found)) < len(found)
+    return any(raw.count(name) > 1 for name in names)
 
 
 @cache
@@ -104,6 +108,12 @@ def _names(kind: Any) -> tuple[bytes, ...] | None:
         elif _is_map(one):
             return None
     return tuple(found)
+
+
+@cache
+def _finder(kind: Any) -> Callable[[bytes], list[bytes]]:
+    """Finds all names of members of a type, in quotes: for a short body in half the time of a count for each."""
+    return re.compile(b"|".join(map(re.escape, _names(kind) or ()))).findall
 
 
 @cache

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,9 +91,9 @@ def wanted(request: Request) -> Format | None:
 
 
 def opening(request: Request) -> float:
-    """The loop time at which the answer to a post whose body has just been read may begin (see OPENING), or
+    """The monotonic time at which the answer to a post whose body has just been read may begin (see OPENING), or
     0 for at once."""
-    return asyncio.get_running_loop().time() + OPENING if find_header(request, b"content-length") else 0.0
+    return time.monotonic() + OPENING if find_header(request, b"content-length") else 0.0
 
 
 class ResultStream:
@@ -183,7 +184,7 @@ class ResultStream:
         if not self._begun:
             if len(self._body) > SHORT:
                 await self._opening_over()
-            elif page.results and asyncio.get_running_loop().time() < self._opens:
+            elif page.results and time.monotonic() < self._opens:
                 return True
             await self._begin(send)
             return True
@@ -203,7 +204,7 @@ class ResultStream:
 
     async def _opening_over(self) -> None:
         """Wait until the answer may begin."""
-        await asyncio.sleep(self._opens - asyncio.get_running_loop().time())
+        await asyncio.sleep(self._opens - time.monotonic())
 
     async def _flush(self, send: Send, *, more: bool = True) -> None:
         body, self._body = self._body, b""

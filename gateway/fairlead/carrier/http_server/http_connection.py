@@ -72,7 +72,7 @@ class HttpConnection(ParserCallbacks):
     def _waits(self) -> bool:
         """Whether incoming data must wait for the end of an answer, for the pace limit or for a valid token."""
         if self._body.open:
-            return self._unproven and self._body.exhausted
+            return self._body.exhausted and self._unproven
         return self._pause is not None or self._answering
 
     @property
@@ -83,7 +83,7 @@ class HttpConnection(ParserCallbacks):
     def _digest(self) -> None:
         """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
         buffer, body = self._buffer, self._body
-        while available := len(buffer):
+        while available := buffer.left:
             if self._waits:
                 self._hold()
                 return
@@ -96,7 +96,7 @@ class HttpConnection(ParserCallbacks):
             self._complete = False
             if not self._feed(head):
                 return
-            if body.open and not body.ends_within(len(buffer)):
+            if body.open and not body.ends_within(buffer.left):
                 self._limits.await_body()
         else:
             self._clear()
@@ -106,7 +106,7 @@ class HttpConnection(ParserCallbacks):
             self.flow.waiting = False
             if not self._body.open:  # a body is read when the application asks for it
                 self.flow.resume_reading()
-        if not len(buffer) and not self._answering and not self._body.open:
+        if not buffer.left and not self._answering and not self._body.open:
             self._arm_keepalive()
 
     def _take_head(self) -> bytes | None:
@@ -118,7 +118,7 @@ class HttpConnection(ParserCallbacks):
             return None
         if head is None:
             self._limits.hold(self._buffer.size)
-            if len(self._buffer):
+            if self._buffer.left:
                 self._limits.await_head()
         return head
 
@@ -177,7 +177,7 @@ class HttpConnection(ParserCallbacks):
             if self._unproven:
                 self._drain()
             self.flow.resume_reading()
-        elif not len(self._buffer):
+        elif not self._buffer.left:
             self.flow.resume_reading()
             self._arm_keepalive()
         elif pace := self._limits.pace:
@@ -203,7 +203,7 @@ class HttpConnection(ParserCallbacks):
             self._digest()
 
     def handle_websocket_upgrade(self) -> None:
-        early = self._buffer.take(len(self._buffer))
+        early = self._buffer.take(self._buffer.left)
         self._clear()
         self._forget_waits()
         self.flow.waiting = False  # it is true if this request was sent ahead of the answer to another

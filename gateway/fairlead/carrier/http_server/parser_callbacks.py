@@ -84,7 +84,8 @@ class ParserCallbacks(HttpToolsProtocol):
         limits = self._limits
         limits.head_received()
         upgrade = self.parser.should_upgrade() and self._should_upgrade()
-        check_head(self.parser.get_http_version(), self.url, self._seen, upgrade)
+        version = self.parser.get_http_version()
+        check_head(version, self.url, self._seen, upgrade)
         if limits.proxied:
             client = limits.client_of(self.headers)
             self.scope["client"] = (client, 0) if client else self.client
@@ -92,16 +93,15 @@ class ParserCallbacks(HttpToolsProtocol):
             return
         if limits.anonymous:
             self.scope["extensions"] = {AUTHENTICATED: self._authenticated}  # type: ignore[dict-item]  # a function
-        self._begin_cycle()
+        self._begin_cycle(version)
         length = self._seen.get(b"content-length")
         if length is not None or b"transfer-encoding" in self._seen:
             self._body.begin(length)
         if not limits.may_ask_again():
             self.cycle.keep_alive = False
 
-    def _begin_cycle(self) -> None:
+    def _begin_cycle(self, version: str) -> None:
         """Give the request to the application, as uvicorn does, but with our `ResponseWriter`."""
-        version = self.parser.get_http_version()
         scope = self.scope
         scope["method"] = self.parser.get_method().decode("ascii")
         scope["http_version"] = version

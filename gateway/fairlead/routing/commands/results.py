@@ -8,7 +8,7 @@ agent's node is told that there is room. So a slow caller slows the agent, and n
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import AsyncGenerator, Sequence
 from datetime import UTC, datetime
 
@@ -67,13 +67,13 @@ class ResultReader:
         """Yield results from `offset` on, as they come, until the command is over.
 
         `follower` is that of a command just posted on this node: nothing can be read until it is notified. `opens` is
-        the loop's time until which the reader may hold back results. At that time it wants an update, or an empty one
+        the monotonic time until which the reader may hold back results. Then it wants an update, or an empty one
         PATIENCE later if there was no result by then. `poll` is the seconds without news after which it wants one.
         Without `follow` it ends where they end now.
         Raises CommandUnknown, InvalidRequest, ResultsTrimmed, ResultsDropped, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
-        at, read, clock, opened = offset, 0, asyncio.get_running_loop().time, not opens
+        at, read, clock, opened = offset, 0, time.monotonic, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
@@ -87,8 +87,9 @@ class ResultReader:
                     known = True
                     if page.results:
                         at = page.results[-1].offset + 1
-                        read += sum(len(result.payload) + ENTRY_BYTES for result in page.results)
-                    cut = page.held >= 0 and read >= REQUEST_BYTES and page.ended is None and follow
+                        if page.held >= 0:
+                            read += sum([len(one.payload) + ENTRY_BYTES for one in page.results])
+                    cut = read >= REQUEST_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
                         opened = opened or clock() >= opens
                         yield ResultsUpdate(page.results, page.ended, at if cut else None)

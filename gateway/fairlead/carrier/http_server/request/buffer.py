@@ -18,19 +18,16 @@ them would be read forever."""
 
 
 class RequestBuffer:
-    """A buffer whose length is the number of bytes that have not been taken."""
-
-    __slots__ = ("_at", "_data", "_scanned")
+    __slots__ = ("_at", "_data", "_scanned", "left")
 
     def __init__(self) -> None:
+        self.left = 0
+        """How many bytes have not been taken."""
         self._data = b""
         self._at = 0
         """Where the part of `_data` begins that has not been taken."""
         self._scanned = 0
         """How much of that part is known to contain no end of a head."""
-
-    def __len__(self) -> int:
-        return len(self._data) - self._at
 
     @property
     def size(self) -> int:
@@ -40,14 +37,16 @@ class RequestBuffer:
     def append(self, data: bytes) -> None:
         self._data = self._data[self._at :] + data if self._data else data
         self._at = 0
+        self.left = len(self._data)
 
     def clear(self) -> None:
         self._data = b""
-        self._at = self._scanned = 0
+        self._at = self._scanned = self.left = 0
 
     def take(self, count: int) -> bytes:
         """Take the next `count` bytes, or as many as there are."""
-        start, self._at = self._at, min(self._at + count, len(self._data))
+        start, self._at = self._at, self._at + min(count, self.left)
+        self.left = len(self._data) - self._at
         return self._data[start : self._at]
 
     def take_head(self) -> bytes | None:
@@ -74,6 +73,7 @@ class RequestBuffer:
         if end >= 0:
             self._scanned = 0
             self._at = end + 4
+            self.left = len(data) - self._at
             return data if length == len(data) else data[start : end + 4]
         if data.find(b"\n\n", start) >= 0 or data.find(b"\n\r\n", start) == start:
             raise RequestRefused(400, "Invalid end of a line: expected CR LF.")
@@ -84,4 +84,5 @@ class RequestBuffer:
         """Keep the beginning of a head, and free the bytes that have been taken."""
         self._data = self._data[self._at :]
         self._at = 0
+        self.left = len(self._data)
         self._scanned = scanned
