@@ -61,7 +61,13 @@ async def tenants(
 ) -> AsyncIterator[Tenants]:
     write_roles(tmp_path / "roles.yaml", QUOTAS)
     node = make_gateway(
-        own_valkey.url, "--roles", str(tmp_path / "roles.yaml"), "--issuer-key", str(make_issuer_key(tmp_path))
+        own_valkey.url,
+        "--log-level",
+        "debug",
+        "--roles",
+        str(tmp_path / "roles.yaml"),
+        "--issuer-key",
+        str(make_issuer_key(tmp_path)),
     )
     store = await redis_of(own_valkey)
     attacker, victim = [await found_fleet(tenant, node, store, api_of) for tenant in (ATTACKER, VICTIM)]
@@ -190,12 +196,21 @@ async def test_a_schedule_that_cannot_be_read_does_not_end_the_keeper_of_all_oth
     broken = (await create(tenants.attacker)).json()["id"]
     await tenants.store.submit("HSET", SCHEDULES, broken, b"\xc1")
     await tenants.store.submit("PEXPIRE", key, 600_000)
-    node = make_gateway(own_valkey.url, name="node-2")
+    node = make_gateway(own_valkey.url, "--log-level", "debug", name="node-2")
 
     async def renewed() -> bool:
         return integer(await tenants.store.submit("PTTL", key)) > 600_000
 
     await until(renewed)
+    await tenants.make_due(broken, ago=1)
+    failed = f"beginning schedule {broken} failed"
+
+    def lines(level: str) -> list[str]:
+        nodes = (node, tenants.attacker.site.node)
+        return [line for one in nodes for line in one.log().splitlines() if failed in line and f" {level} " in line]
+
+    await until(lambda: len(lines("DEBUG")) >= 2, 30)
+    assert 1 <= len(lines("ERROR")) <= 2, "each node says it once, and tries again all the time"
     async with httpx2.AsyncClient() as http:
         assert (await http.get(f"{node.admin}/readyz")).text == "ok\n"
 

@@ -17,9 +17,12 @@ from fairlead.authorization.service_token import has_secret, split_token, subjec
 from fairlead.authorization.subject import Subject
 from fairlead.errors import BusUnavailable, FairleadError, Unauthorized
 from fairlead.fleet.tokens.service_tokens import ServiceToken, ServiceTokens
+from fairlead.repeated_lines import RepeatedLines
 
 logger = logging.getLogger(__name__)
 
+REMIND: Final = 3600.0
+"""Seconds until it is logged again that the tokens cannot be read, which is found out every second."""
 INTERVAL: Final = 1.0
 """Seconds between two questions for a change: a revoked token is refused everywhere after this time and one reply."""
 STALE: Final = 4.0
@@ -39,6 +42,7 @@ class TokenSnapshot:
         self._subjects: dict[str, Subject] = {}
         self._revision: str | None = None
         self._read_at = float("-inf")
+        self._errors = RepeatedLines(REMIND)
         self._noted: dict[str, int] = {}
         """When the last use of a token was last stored."""
         self.on_change: Callable[[], None] = lambda: None
@@ -91,7 +95,10 @@ class TokenSnapshot:
                 logger.debug("the service tokens cannot be read: %s", e.message)
             except FairleadError as e:
                 # Somebody else wrote to the key: the tokens are refused until it is removed, and the loop has to go on.
-                logger.error("the service tokens in Redis cannot be read, so all are refused: %s", e.message)
+                level = self._errors.level(e.message, logging.ERROR, time.monotonic())
+                logger.log(level, "the service tokens in Redis cannot be read, so all are refused: %s", e.message)
+            else:
+                self._errors.clear()
             await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.0))
 
     async def refresh(self) -> None:

@@ -15,6 +15,7 @@ import msgspec
 
 from fairlead.agent.link.session import AgentSession
 from fairlead.errors import ConnectionRefused
+from fairlead.repeated_lines import RepeatedLines
 from fairlead.text import plain
 from fairlead.wire.close_codes import describe, may_reconnect, meaning_of
 from fairlead.wire.retry import after_refusal
@@ -25,8 +26,6 @@ MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
 """HTTP statuses of refusals whose cause somebody has to correct."""
 REMIND = 3600.0
 """Seconds until a reason that persists is logged again."""
-REASONS = 64
-"""Maximum number of reasons that are remembered. If there are more, each further one is logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +81,19 @@ class AttemptLog:
     """Logs how attempts end."""
 
     def __init__(self) -> None:
-        self._logged: dict[str, float] = {}
-        """The reasons since the last link, and when each was logged."""
+        self._reasons = RepeatedLines(REMIND)
+        """Those since the last link."""
 
     def welcomed(self) -> None:
         """A link was made, so every reason is logged again when it next occurs."""
-        self._logged.clear()
+        self._reasons.clear()
 
     def record(self, end: AttemptEnd, delay: float) -> str:
         """Log how an attempt ended, and that the next one follows in `delay` seconds. Returns the line for the
         service's status.
         """
-        now = asyncio.get_running_loop().time()
-        logged = self._logged.get(end.reason)
-        repeated = logged is not None and now - logged < REMIND
-        if not repeated:
-            if len(self._logged) >= REASONS:
-                self._logged.clear()
-            self._logged[end.reason] = now
-        level = logging.DEBUG if repeated else logging.WARNING if end.slow or not end.lived else logging.INFO
+        level = logging.WARNING if end.slow or not end.lived else logging.INFO
+        level = self._reasons.level(end.reason, level, asyncio.get_running_loop().time())
         detail = f" ({end.detail})" if end.detail else ""
         when = f"in {delay:.1f} s" if delay >= 0.05 else "at once"
         logger.log(level, "%s%s; connecting again %s", end.reason, detail, when)

@@ -33,6 +33,7 @@ from fairlead.carrier.http_server.request.upgrade import MAX_PLAIN_HEAD, Upgrade
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.server_connection import ServerConnection
 from fairlead.carrier.socket_connection import ConnectionPoller, SocketConnection
+from fairlead.repeated_lines import RepeatedLines
 from fairlead.wire.websocket import handshake
 
 if TYPE_CHECKING:
@@ -107,8 +108,7 @@ class LinkAcceptor:
         self._loop = asyncio.get_running_loop()
         self._handed_over: set[asyncio.Task[None]] = set()
         self._listening = ServerSockets(self.poller, self._accept, endpoint.share if endpoint else None, self._load)
-        self._log_again = 0.0
-        """When it is logged again that no connection can be accepted."""
+        self._pauses = RepeatedLines(LOG_AGAIN)
         self._closed = False
 
     @property
@@ -240,10 +240,9 @@ class LinkAcceptor:
     def _pause_accepting(self, error: OSError) -> None:
         if not self._listening.pause(PAUSE):
             return
-        now, level = self._loop.time(), logging.DEBUG
-        if now >= self._log_again:
-            self._log_again, level = now + LOG_AGAIN, logging.WARNING
-        logger.log(level, "cannot accept connections: %s; trying again every %g s", error.strerror or error, PAUSE)
+        why = error.strerror or str(error)
+        level = self._pauses.level(why, logging.WARNING, self._loop.time())
+        logger.log(level, "cannot accept connections: %s; trying again every %g s", why, PAUSE)
 
 
 class AcceptedSocket:

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 import random
+import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -20,6 +21,7 @@ from fairlead.fleet.tokens.revoked_keys import KEPT_MS, KEYS_LIMIT, RevokedKey, 
 from fairlead.hub.hub import Hub
 from fairlead.hub.link_identity import ISSUER_CHARACTERS, KEY_CHARACTERS
 from fairlead.hub.session import Session
+from fairlead.repeated_lines import RepeatedLines
 from fairlead.telemetry.metrics import Metrics
 from fairlead.tenant import tenant_of
 from fairlead.wire.close_codes import CloseCode
@@ -27,6 +29,8 @@ from fairlead.wire.retry import HANDED_OUT_MS
 
 logger = logging.getLogger(__name__)
 
+REMIND: Final = 3600.0
+"""Seconds until it is logged again that the keys cannot be read, which is found out every second."""
 INTERVAL: Final = 1.0
 """Seconds between two questions. With the time of one request, a link is closed well within the promised 5 s."""
 SLICE: Final = 1_000
@@ -47,6 +51,7 @@ class KeyRevocations:
         self._hub = hub
         self._now = now
         self._tenants = tenants
+        self._errors = RepeatedLines(REMIND)
         self._known: frozenset[RevokedKey] = frozenset()
         self._times: dict[str, int] = {}
         self._oldest = math.inf
@@ -105,7 +110,10 @@ class KeyRevocations:
                 logger.debug("the revoked keys cannot be read: %s", e.message)
             except FairleadError as e:
                 # Somebody else wrote to the key: what is known stays in force, and the loop has to go on.
-                logger.error("the revoked keys in Redis cannot be read: %s", e.message)
+                level = self._errors.level(e.message, logging.ERROR, time.monotonic())
+                logger.log(level, "the revoked keys in Redis cannot be read: %s", e.message)
+            else:
+                self._errors.clear()
             await asyncio.sleep(INTERVAL * random.uniform(0.8, 1.0))
 
     async def refresh(self) -> None:

@@ -23,6 +23,7 @@ from fairlead.fleet.node_table import choose
 from fairlead.fleet.runs.run_record import RunTerms
 from fairlead.fleet.schedules.schedule_record import LastStart, Schedule
 from fairlead.fleet.schedules.schedules import SCHEDULES_LIMIT, Schedules
+from fairlead.repeated_lines import RepeatedLines
 from fairlead.routing.contents.content_keeper import ContentKeeper
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.runs.batches import spread_order
@@ -41,6 +42,8 @@ KEEPERS: Final = 2
 """Nodes that look for a schedule at a time: one of them may have died a moment ago."""
 RENEWAL: Final = 6 * 3600.0
 """Seconds between two renewals of all contents of schedules: a few of them may fail before any is gone."""
+REMIND: Final = 3600.0
+"""Seconds until it is logged again why a start fails that is tried every few seconds."""
 MISSED_MS: Final = 60_000
 """A start that is later than this was missed: cron begins within a minute, too."""
 
@@ -62,6 +65,7 @@ class ScheduleKeeper:
         self._membership = membership
         self.log: AuditLogWriter | None = None
         self._started = self._failed = 0
+        self._errors = RepeatedLines(REMIND)
         self._failing: dict[str, int] = {}
         """Until when this node leaves schedules alone that it could not begin."""
         metrics.add_counter(
@@ -117,7 +121,8 @@ class ScheduleKeeper:
                 if isinstance(e, FairleadError) and e.temporary:
                     logger.debug("schedule %s is begun later: %s", id, e.message)
                 else:
-                    logger.exception("beginning schedule %s failed", id)
+                    level = self._errors.level(f"{id} {e!r}", logging.ERROR, now / 1000)
+                    logger.log(level, "beginning schedule %s failed", id, exc_info=True)
 
     async def _begin_one(self, id: str, due: int, now: int) -> None:
         """Raises FairleadError if it is to be tried again."""

@@ -1,0 +1,34 @@
+"""How loudly a line is logged that may be the same again and again: at its own level at first, then quietly.
+
+Parts of the gateway and the agent that try something until it succeeds ask it before they log why it did not: what
+lasts for hours must fill no disk, and hide nothing else in the log. It logs nothing itself, and reads no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+LINES: Final = 64
+"""Lines that are remembered, so that texts which other parties write take no memory."""
+
+
+class RepeatedLines:
+    def __init__(self, remind: float) -> None:
+        """A line that persists is loud again after `remind` seconds."""
+        self._remind = remind
+        self._logged: dict[str, float] = {}
+
+    def level(self, line: str, level: int, now: float) -> int:
+        """The level at which `line` is logged now: DEBUG if it was logged at `level` a short time ago."""
+        at = self._logged.get(line)
+        if at is not None and now - at < self._remind:
+            return logging.DEBUG
+        if len(self._logged) >= LINES:
+            self._logged.clear()
+        self._logged[line] = now
+        return level
+
+    def clear(self) -> None:
+        """It has succeeded: every line is loud when it next occurs."""
+        self._logged.clear()
