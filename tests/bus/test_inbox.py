@@ -189,13 +189,25 @@ async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) 
 
 async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValkey, join: Join) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
+    rung = [ResultsAdded(f"command-{number:040}") for number in range(50)]
+    for turn in range(20):
+        one.inbox.ring("two#e1", rung)
+        await until(lambda turn=turn: len(two.received) == (turn + 1) * 50)  # type: ignore[misc]
+    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) == 21
+    await two.inbox.refresh()
+    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
+
+
+async def test_many_read_entries_are_trimmed_before_the_heartbeat(valkey: EmbeddedValkey, join: Join) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung = [ResultsAdded(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
     for turn in range(20):
         one.inbox.ring("two#e1", rung)
         await until(lambda turn=turn: len(two.received) == (turn + 1) * MAX_PER_ENTRY)  # type: ignore[misc]
-    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) == 21
-    await two.inbox.refresh()
-    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
+    one.inbox.ring("two#e1", [ResultsAdded("last")])
+    await until(lambda: two.received[-1] == ResultsAdded("last"))
+    assert len(two.received) == 20 * MAX_PER_ENTRY + 1
+    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 8
 
 
 async def test_a_lost_inbox_is_created_again_with_the_heartbeat(valkey: EmbeddedValkey, join: Join) -> None:

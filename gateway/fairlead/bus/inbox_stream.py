@@ -24,6 +24,9 @@ TTL = 150
 """Seconds that the inbox outlives its node's last heartbeat: as long as the node's row."""
 MAX_ENTRIES = 10_000
 """The bound of an inbox whose node does not read. A node that reads trims its inbox with each heartbeat."""
+TRIMMED_AFTER: Final = 64 << 10
+"""Bytes that were read after which the inbox is trimmed before the next heartbeat: a run rings some hundred KB a
+second, which Redis would keep until then. It is some 16 blocks of a stream, which Redis frees in some microseconds."""
 STALLED_AFTER: Final = 2
 """Consecutive late canaries: the first one restarts the reader, the second one shows that this did not help."""
 
@@ -45,6 +48,8 @@ class InboxStream:
         self._canaries: dict[str, asyncio.Future[None]] = {}
         self._canary_count = 0
         self._late_canaries = 0
+        self._read_bytes = 0
+        """That were read since the stream was trimmed."""
 
     @property
     def stalled(self) -> bool:
@@ -71,12 +76,17 @@ class InboxStream:
 
     async def refresh(self) -> None:
         """Extend the stream's life, trim what was read, and create it again if Redis lost it."""
-        trimmed = self._store.submit("XTRIM", self.key, "MINID", "~", self._reader.last_id, priority=Priority.CONTROL)
+        trimmed = self._trim()
         kept = self._store.submit("EXPIRE", self.key, TTL, priority=Priority.CONTROL)
         await trimmed
         if not integer(await kept):
             logger.warning("the inbox %s is missing in Redis: creating it again", self.key)
             await self._recreate()
+
+    def _trim(self) -> asyncio.Future[Reply]:
+        """Remove what was read."""
+        self._read_bytes = 0
+        return self._store.submit("XTRIM", self.key, "MINID", "~", self._reader.last_id, priority=Priority.CONTROL)
 
     async def check(self, deadline: float) -> bool:
         """Whether a canary comes back within `deadline` seconds. If not, and Redis answers, the reader is restarted."""
@@ -115,10 +125,14 @@ class InboxStream:
     def _receive(self, entries: list[Entry]) -> None:
         for entry in entries:
             others: list[Doorbell] = []
-            for doorbell in decode(entry.fields.get(b"d", b"")):
+            packed = entry.fields.get(b"d", b"")
+            self._read_bytes += len(packed)
+            for doorbell in decode(packed):
                 if not isinstance(doorbell, Canary):
                     others.append(doorbell)
                 elif (returned := self._canaries.get(doorbell.token)) is not None and not returned.done():
                     returned.set_result(None)
             if others:
                 self._on_doorbells(others)
+        if self._read_bytes >= TRIMMED_AFTER:
+            self._trim()
