@@ -69,21 +69,17 @@ class CommandTiming:
 
     def stages(self) -> tuple[float | None, ...]:
         """The seconds of each of STAGES, or None where one of its two timestamps is missing."""
-        written, ended = 0 if self.resumed else self.written, self.ended
+        received, ended, acked, first, stored = self.received, self.ended, self.acked, self.first, self.stored
+        written = 0 if self.resumed else self.written
+        # A wall clock may be set back, but a duration is never negative. A function for each of them would take longer
+        # than all of this, and every command has five.
         return (
-            _between(self.received, written),
-            _between(written, self.acked),
-            _between(written, self.first),
-            _between(written, ended),
-            _between(ended, self.stored),
+            ((written - received) / 1e9 if written > received else 0.0) if received and written else None,
+            ((acked - written) / 1e9 if acked > written else 0.0) if written and acked else None,
+            ((first - written) / 1e9 if first > written else 0.0) if written and first else None,
+            ((ended - written) / 1e9 if ended > written else 0.0) if written and ended else None,
+            ((stored - ended) / 1e9 if stored > ended else 0.0) if ended and stored else None,
         )
-
-
-def _between(begin: int, end: int) -> float | None:
-    if not begin or not end:
-        return None
-    # A wall clock may be set back, but a duration is never negative.
-    return (end - begin) / 1e9 if end > begin else 0.0
 
 
 class CommandStats:

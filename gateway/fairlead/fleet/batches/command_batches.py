@@ -20,7 +20,7 @@ import msgspec
 from fairlead.fleet import command_replies, lua, schema
 from fairlead.fleet.command_record import Acceptance, AppendResult, CommandMetadata, NewRecord
 from fairlead.fleet.commands import BULK
-from fairlead.fleet.failover.recent_steps import RecentSteps
+from fairlead.fleet.failover.recent_steps import AcceptedStep, RecentSteps
 from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
@@ -96,13 +96,18 @@ class CommandBatches:
         word, *answers = items(reply)
         if text(word) == "late":
             raise lua.late("command")
-        found = []
-        for one, about, answer in zip(records, abouts, answers, strict=True):
-            acceptance = command_replies.parse_one_accepted(one.agent, answer)
-            if acceptance.why == "ok":
-                terms = (one.expires, one.retention, one.retry, one.retain, one.remembered)
-                self._recent.accepted(one.id, one.agent, one.created, one.retention, terms, about, one.results_limit)
-            found.append(acceptance)
+        found = [
+            command_replies.parse_one_accepted(one.agent, answer) for one, answer in zip(records, answers, strict=True)
+        ]
+        first = records[0]
+        terms = (first.expires, first.retention, first.retry, first.retain, first.remembered)
+        steps = [
+            AcceptedStep(one.id, one.agent, one.created, one.retention, terms, about, one.results_limit)
+            for one, about, acceptance in zip(records, abouts, found, strict=True)
+            if acceptance.why == "ok"
+        ]
+        if steps:
+            self._recent.accepted_together(steps)
         return found
 
     def append(self, shard: int, sent: Sequence[SentSteps]) -> asyncio.Future[Reply]:

@@ -2,8 +2,9 @@
 
 A replica that becomes the primary lacks what the old one had not sent to it yet: the last moment. `Commands` and the
 recorder add each step that changes a record, once Redis has answered it; `RepeatedSteps` reads them when another server
-is found. Only steps that may be repeated are kept. Each is packed: a step that nobody reads again, as nearly all are,
-then takes half of what its objects would. Bounded by time and bytes; it does no I/O.
+is found. Only steps that may be repeated are kept. They are packed, those that came together in one piece: a step that
+nobody reads again, as nearly all are, then takes half of what its objects would. Bounded by time and bytes; it does no
+I/O.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +30,7 @@ BYTES: Final = 16 << 20
 """Bytes of results that are kept to be said again. With more than that in flight the oldest are given up: a command
 whose results are then missing ends as `results_gap`, or keeps its end and is marked as truncated."""
 OVERHEAD: Final = 48
-"""Bytes of a packed step beside its octets."""
+"""Bytes of a piece, which has one packed step or several, beside its octets."""
 
 
 class AcceptedStep(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -93,21 +95,21 @@ EndStep = StoredStep | EndedStep
 """A step by which a node knows how a command has ended, or what came before its end."""
 
 _pack = msgspec.msgpack.Encoder().encode
-_unpack_step = msgspec.msgpack.Decoder(Step).decode
-_unpack_stored = msgspec.msgpack.Decoder(StoredStep).decode
+_unpack_steps = msgspec.msgpack.Decoder(list[Step]).decode
+_unpack_stored = msgspec.msgpack.Decoder(list[StoredStep]).decode
 pack_end: Callable[[EndStep], bytes] = _pack
 unpack_end: Callable[[bytes], EndStep] = msgspec.msgpack.Decoder(EndStep).decode
 
 
 class _PackedSteps:
-    """Packed steps, the oldest first, and the seconds in which they were added."""
+    """Pieces of packed steps, the oldest first, and the seconds in which they were added."""
 
     __slots__ = ("_packed", "_seconds", "size")
 
     def __init__(self) -> None:
         self._packed: deque[bytes] = deque()
         self._seconds: deque[list[int]] = deque()
-        """Each second in which steps were added, and how many of them are left."""
+        """Each second in which pieces were added, and how many of them are left."""
         self.size = 0
         """Bytes that they take."""
 
@@ -163,18 +165,22 @@ class RecentSteps:
 
     def __iter__(self) -> Iterator[Step]:
         """The steps without results, oldest first."""
-        return map(_unpack_step, self._steps)
+        return chain.from_iterable(map(_unpack_steps, self._steps))
 
     @property
     def stored(self) -> Iterator[StoredStep]:
         """The stored results, oldest first."""
-        return map(_unpack_stored, self._stored)
+        return chain.from_iterable(map(_unpack_stored, self._stored))
 
     def accepted(
         self, command: str, agent: str, created: int, retention: int, terms: tuple[Arg, ...], about: bytes,
         results_limit: int | None = None,
     ) -> None:  # fmt: skip
         self._add(AcceptedStep(command, agent, created, retention, terms, about, results_limit))
+
+    def accepted_together(self, steps: Sequence[AcceptedStep]) -> None:
+        """As `accepted`, for commands that were accepted in one call."""
+        self._keep(self._steps, _pack(steps), STEP_BYTES)
 
     def key_bound(self, key: str, value: str) -> None:
         self._add(KeyStep(key, value))
@@ -189,10 +195,14 @@ class RecentSteps:
         self._add(CancelStep(command, agent))
 
     def _add(self, step: Step) -> None:
-        self._keep(self._steps, _pack(step), STEP_BYTES)
+        self._keep(self._steps, _pack((step,)), STEP_BYTES)
 
     def results_stored(self, command: str, agent: str, memory: str, steps: Sequence[Arg]) -> None:
-        self._keep(self._stored, _pack(StoredStep(command, agent, memory, steps)), BYTES)
+        self._keep(self._stored, _pack((StoredStep(command, agent, memory, steps),)), BYTES)
+
+    def stored_together(self, steps: Sequence[StoredStep]) -> None:
+        """As `results_stored`, for what was stored in one call."""
+        self._keep(self._stored, _pack(steps), BYTES)
 
     def _keep(self, steps: _PackedSteps, packed: bytes, most: int) -> None:
         now = self._clock()

@@ -38,12 +38,12 @@ class OutputDigest:
         payload = ending.payload if ending is not None else None
         if not self._kinds and not payload:
             return ""
-        digest = hashlib.sha256()
+        parts: list[bytes] = []
         for kind, payloads in sorted(self._kinds.items()):
-            digest.update(b"%b %d\n" % (kind.encode(), sum(map(len, payloads))))
-            digest.update(b"".join(payloads))
-        digest.update(payload or b"")
-        return digest.hexdigest()[:32]
+            parts.append(b"%b %d\n" % (kind.encode(), sum(map(len, payloads))))
+            parts += payloads
+        parts.append(payload or b"")
+        return hashlib.sha256(b"".join(parts)).hexdigest()[:32]
 
 
 class _Exit(msgspec.Struct):

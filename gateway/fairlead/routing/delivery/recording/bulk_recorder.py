@@ -14,15 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from fairlead.errors import FairleadError
-from fairlead.fleet.batches.command_batches import AT_ONCE, SentSteps
-from fairlead.fleet.command_record import AppendResult
+from fairlead.fleet.batches.command_batches import AT_ONCE
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.recording.bulk_answer import BulkAnswer, bulk_answer
 from fairlead.routing.delivery.recording.message_batch import MessageBatch
 from fairlead.routing.delivery.recording.receipts import Receipts
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.shards import command_shard
-from fairlead.wire.messages import Ack, Chunk, End
+from fairlead.wire.messages import Ack, Chunk, End, FromAgent
 
 logger = logging.getLogger(__name__)
 
@@ -75,41 +75,39 @@ class BulkRecorder:
 
     async def _store(self, shard: int, sessions: Sequence[Session]) -> None:
         """Store what these sessions have, or give it back."""
-        batches: list[tuple[Session, MessageBatch]] = []
-        sent: list[SentSteps] = []
+        answers: list[BulkAnswer] = []
         for session in sessions:
             try:
-                batch = MessageBatch(session.take_pending())
-                steps = self._steps(shard, session, batch)
+                messages = session.take_pending()
+                answer = self._answer(shard, session, messages)
+                if answer is None:
+                    self._alone(session, MessageBatch(messages))
+                else:
+                    answers.append(answer)
             except Exception:
                 self._failed(session)
-                continue
-            if steps is None:
-                self._alone(session, batch)
-            else:
-                batches.append((session, batch))
-                sent.append(steps)
-        if sent:
-            await self._append(shard, batches, sent)
+        if answers:
+            await self._append(shard, answers)
 
-    async def _append(
-        self, shard: int, batches: Sequence[tuple[Session, MessageBatch]], sent: Sequence[SentSteps]
-    ) -> None:
+    async def _append(self, shard: int, answers: Sequence[BulkAnswer]) -> None:
         try:
-            answers = self._batches.parse(await self._batches.append(shard, sent))
+            reply = await self._batches.append(shard, [answer.sent for answer in answers])
+            stored = self._batches.parse(reply)
         except Exception as e:  # Redis is away, or something is wrong with one of them
             if not isinstance(e, FairleadError):
-                logger.exception("storing the answers of %d agents at once failed", len(sent))
-            logger.debug("the answers of %d agents are stored one by one: %s", len(sent), e)
-            for session, batch in batches:
-                self._alone(session, batch)
+                logger.exception("storing the answers of %d agents at once failed", len(answers))
+            logger.debug("the answers of %d agents are stored one by one: %s", len(answers), e)
+            for answer in answers:
+                self._alone(answer.session, MessageBatch(answer.messages))
             return
-        for (session, batch), one, answer in zip(batches, sent, answers, strict=True):
-            if answer.why != "ok":
-                self._alone(session, batch)
+        self._stored.remember_together([a for a, one in zip(answers, stored, strict=True) if one.why == "ok"])
+        for answer, one in zip(answers, stored, strict=True):
+            session = answer.session
+            if one.why != "ok":
+                self._alone(session, MessageBatch(answer.messages))
                 continue
             try:
-                self._settle(session, batch, one, answer)
+                self._stored.settle(answer, one)
             except Exception:
                 self._failed(session)
                 continue
@@ -118,15 +116,11 @@ class BulkRecorder:
             else:
                 session.take_pending()  # so the next message calls `record`
 
-    def _settle(self, session: Session, batch: MessageBatch, sent: SentSteps, answer: AppendResult) -> None:
-        batch.ops.clear()
-        self._stored.stored(session, sent.command, answer, batch.codes.get(sent.command, ""), sent.steps)
-        self._stored.confirm(session, batch)
-
-    def _steps(self, shard: int, session: Session, batch: MessageBatch) -> SentSteps | None:
-        """The steps of the only command of a batch; None if it has to be stored by itself."""
-        if self._gate.closed or batch.events or len(batch.ops) != 1 or batch.pending > SMALL:
+    def _answer(self, shard: int, session: Session, messages: Sequence[FromAgent | None]) -> BulkAnswer | None:
+        """What the agent has sent of its only command; None if it has to be stored by itself."""
+        answer = None if self._gate.closed else bulk_answer(session, messages)
+        if answer is None or answer.pending > SMALL:
             return None
-        [(command, steps)] = batch.ops.items()
+        command = answer.sent.command
         other = command_shard(command) != shard or self._stored.lacks_origin(session, command)
-        return None if other else SentSteps(command, session.agent, session.gen, steps)
+        return None if other else answer

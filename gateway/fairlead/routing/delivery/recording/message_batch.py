@@ -6,6 +6,8 @@ here, but for their number, because the receipt covers all messages before it. I
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fairlead.hub.pending_messages import pending_size
 from fairlead.routing.delivery.recording.append_ops import append_ops, error_code
 from fairlead.routing.delivery.terminal_recording import OUTPUT
@@ -20,7 +22,7 @@ class MessageBatch:
         "again", "codes", "dropped", "events", "grants", "numbered", "ops", "pending", "sizes", "terminals",
     )  # fmt: skip
 
-    def __init__(self, messages: list[FromAgent | None]) -> None:
+    def __init__(self, messages: Sequence[FromAgent | None]) -> None:
         self.ops: dict[str, list[Arg]] = {}
         """The append operations of each command that are not stored yet."""
         self.events: list[Event] = []
@@ -41,7 +43,7 @@ class MessageBatch:
         """The messages that the receipt counts, and the bytes that the session counts as pending."""
         self.add(messages)
 
-    def add(self, messages: list[FromAgent | None]) -> None:
+    def add(self, messages: Sequence[FromAgent | None]) -> None:
         for message in messages:
             self.pending += pending_size(message)
             kind = type(message)  # the exact type, because isinstance takes three times as long

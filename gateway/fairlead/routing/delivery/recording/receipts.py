@@ -10,11 +10,13 @@ from collections.abc import Sequence
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import AppendResult
+from fairlead.fleet.failover.recent_steps import StoredStep
 from fairlead.fleet.schema import TargetState
 from fairlead.hub.session import Session
 from fairlead.routing.commands.completion import ENDS_ONLY, Completion
 from fairlead.routing.commands.output_digest import output_of_steps
 from fairlead.routing.commands.result_doorbells import pack_added
+from fairlead.routing.delivery.recording.bulk_answer import BulkAnswer
 from fairlead.routing.delivery.recording.message_batch import MessageBatch
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import FAILED_STATES, TelemetryRecorder
@@ -57,6 +59,28 @@ class Receipts:
     def stored(self, session: Session, command: str, stored: AppendResult, code: str, steps: Sequence[Arg]) -> None:
         """An append of `steps` was stored. `code` is that of the error with which the agent ended the command."""
         self._records.recent.results_stored(command, session.agent, session.memory, steps)
+        self._follow_up(session, command, stored, code, steps)
+
+    def remember_together(self, answers: Sequence[BulkAnswer]) -> None:
+        """Note what was stored in one call, so that it can be said again after a failover."""
+        if answers:
+            self._records.recent.stored_together(
+                [StoredStep(a.sent.command, a.sent.agent, a.session.memory, a.sent.steps) for a in answers]
+            )
+
+    def settle(self, answer: BulkAnswer, stored: AppendResult) -> None:
+        """Do what follows for an answer that was stored with others, after `remember_together`."""
+        session, command = answer.session, answer.sent.command
+        self._follow_up(session, command, stored, answer.code, answer.sent.steps)
+        self._metrics.stored_bytes.inc(answer.size)
+        if session.open:
+            session.send(session.store(len(answer.messages)))
+            if answer.size and (credit := session.repay(command, answer.size)) is not None:
+                session.send(credit)
+        session.confirm_stored(answer.pending)
+        self._kept.stored += answer.pending
+
+    def _follow_up(self, session: Session, command: str, stored: AppendResult, code: str, steps: Sequence[Arg]) -> None:
         if stored.state in _OVER:
             session.close_stream(command)
             self._completed(session, command, stored, code, steps)
