@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 
 from fairlead.fleet import commands
@@ -124,3 +125,61 @@ def test_a_command_is_remembered_in_few_bytes() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held / 1_000 <= 800
+
+
+def test_what_was_stored_together_is_told_in_its_order() -> None:
+    """Whether steps come one by one or together, and however many of them are packed into one piece."""
+    recent = RecentSteps(lambda: 0.0)
+    steps: list[StoredStep] = []
+    for number in range(200):
+        command = f"command-{number:04}"
+        ack = StoredStep(command, "agent", "memory", list(commands.accepted()))
+        end = StoredStep(command, "agent", "memory", list(commands.ending(0, TargetState.OK, StoredEnd())))
+        steps += [ack, end]
+        if number % 3:
+            recent.results_stored(command, "agent", "memory", ack.steps)
+            recent.results_stored(command, "agent", "memory", end.steps)
+        else:
+            recent.stored_together([ack, end])
+        recent.accepted_together([AcceptedStep(command, "agent", 5, 6, TERMS, b"about")])
+        recent.sent(command, "agent", 7, "memory", 1)
+    assert list(recent.stored) == steps
+    assert [step.command for step in recent if isinstance(step, SentStep)] == [one.command for one in steps[::2]]
+    assert len(list(recent)) == 400
+
+
+def test_large_results_are_kept_as_they_are() -> None:
+    recent = RecentSteps(lambda: 0.0)
+    chunks = [[*commands.data(n, "out", random.Random(n).randbytes(4_000))] for n in range(20)]
+    recent.stored_together([StoredStep("together", "agent", "memory", chunk) for chunk in chunks])
+    for chunk in chunks:
+        recent.results_stored("alone", "agent", "memory", chunk)
+    assert [step.steps for step in recent.stored] == chunks * 2
+
+
+def test_the_commands_of_a_run_are_remembered_in_few_bytes() -> None:
+    recent = RecentSteps(lambda: 0.0)
+    ids = random.Random(0)
+
+    def play(first: int) -> None:
+        names = [
+            (f"01a22405-e516-7{ids.randbytes(2).hex()[1:]}-8a01-{ids.randbytes(6).hex()}", f"agent-{number}")
+            for number in range(first, first + 32)
+        ]
+        about = b"sys.info bulk 1764230400000 1764230500000 shared-token "
+        accepted = [AcceptedStep(c, a, 1_764_230_400_000, 3_600_000, TERMS, about + a.encode()) for c, a in names]
+        recent.accepted_together(accepted)
+        for command, agent in names:
+            recent.sent(command, agent, 1_764_230_400_000, ids.randbytes(8).hex(), 1)
+        end = commands.ending(1, TargetState.OK, StoredEnd(payload=b'{"exit_code":0}'))
+        steps = [*commands.accepted(), *commands.data(0, "stdout", b"the same output of each of them"), *end]
+        recent.stored_together([StoredStep(c, a, ids.randbytes(8).hex(), steps) for c, a in names])
+
+    play(0)
+    tracemalloc.start()
+    for first in range(32, 3_232, 32):
+        play(first)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held / 3_200 <= 150
+    assert len(list(recent.stored)) == 3_232

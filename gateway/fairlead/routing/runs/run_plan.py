@@ -155,7 +155,7 @@ class RunPlan:
         """A target that was started has ended. Returns False if it had ended before."""
         if not state.over or self._states[target] not in (STARTED, QUEUED):
             return False
-        was_canary = self.finished < self.pace.canary
+        was_canary = self.pace.canary > 0 and self.finished < self.pace.canary
         self._set(target, state)
         self._ends.append(RunEnd(target, state, code, digest))
         self._add_to_group(target, state, code, digest)

@@ -110,6 +110,7 @@ class TargetCommands:
             # All answers first: they note what is said again after a failover, and an announcement may take a while.
             answered = [(part, await self._answers(run, part, answer, valid)) for part, answer in calls]
             for part, answers in answered:
+                table, now = self._membership.table, self._membership.now()
                 for record, accepted in zip(part, answers, strict=True):
                     if isinstance(accepted, BusUnavailable | StoreError):
                         started.in_doubt.add(record.id)
@@ -119,9 +120,12 @@ class TargetCommands:
                         started.refused[record.id] = "unavailable"
                     elif accepted.row is not None:
                         self._metrics.accepted.inc(accepted.why == "ok")
-                        lease, doorbell = await self._announce(run, record, accepted, accepted.row, started)
-                        if lease:
-                            rung.setdefault(lease, []).append(doorbell)
+                        row = accepted.row
+                        if table.holds(row.lease, now):
+                            rung.setdefault(row.lease, []).append(doorbell_of(record, accepted, 0))
+                        elif lease := await self._announce_away(run, record, accepted, row, started):
+                            queued = CommandQueued(record.agent, record.id, bulk=record.lane == BULK)
+                            rung.setdefault(lease, []).append(queued)
                     elif accepted.why == "unknown":
                         await self._unknown(run, record, valid, started)
             for lease, doorbells in rung.items():
@@ -143,23 +147,20 @@ class TargetCommands:
         alone = iter(await answers_or_errors([self._accept(run, record, valid) for record in again]))
         return [next(alone) if one == FAILED else one for one in accepted]
 
-    async def _announce(
+    async def _announce_away(
         self, run: OwnedRun, record: NewRecord, accepted: Acceptance, row: AgentRow, started: StartedCommands
-    ) -> tuple[str, Doorbell]:
-        """The lease of the node that is to be told of a command that was accepted, or "" for none, and what it is
-        told."""
+    ) -> str:
+        """The lease of the node that is to be told that a command waits whose agent is linked to no live node, or ""
+        for none."""
         presence, since, why = self._membership.table.presence(row, now := self._membership.now())
-        if presence is Presence.ONLINE:
-            return row.lease, doorbell_of(record, accepted, 0)
-        queued = CommandQueued(record.agent, record.id, bulk=record.lane == BULK)
         if accepted.offered and not await self._end_offer(record, row):
-            return "", queued
+            return ""
         if run.terms.queue:
             started.queued.add(record.id)
         elif presence is Presence.OFFLINE:
             await self._end_offline(record, now - since, why)
-            return "", queued
-        return row.lease, queued  # its node may have joined again, which this one has not read yet
+            return ""
+        return row.lease  # its node may have joined again, which this one has not read yet
 
     async def _end_offer(self, record: NewRecord, row: AgentRow) -> bool:
         """Have a command queued again, because nobody but this node could tell the agent's node of its offer, and that

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 SMALL: Final = 8 << 10
 """Bytes that are pending of a session: more is stored by itself, so that a call is never more than some 256 KiB."""
+_OF_COMMANDS = frozenset({Ack, Chunk, End})
 
 
 class BulkRecorder:
@@ -53,9 +54,9 @@ class BulkRecorder:
     def take(self, session: Session) -> bool:
         """Store the pending messages of the session, if they may wait for others: returns False if they may not."""
         first = session.pending[0] if session.pending else None
-        if not isinstance(first, Ack | Chunk | End) or not session.gives_way(first.id):
+        if type(first) not in _OF_COMMANDS or not session.gives_way(first.id):  # type: ignore[union-attr]
             return False
-        shard = command_shard(first.id)
+        shard = command_shard(first.id)  # type: ignore[union-attr]
         if (waiting := self._waiting.get(shard)) is not None:
             waiting.append(session)
         else:
