@@ -75,7 +75,7 @@ async def test_a_small_command_is_sent_without_asking_redis(
             break
         await finish(peer, command)
     assert (sent.id, sent.attempt, sent.method, len(sent.payload)) == (command, 1, "work", size + 8)
-    assert 40_000 < sent.deadline <= 50_000
+    assert 40_000 < sent.deadline <= 50_020, "the nodes' clocks, which follow that of Redis, may be milliseconds apart"
     row = f"sent|{welcome.gen}|0|{0 if offered else 1}|boot-1"
     assert await row_of(nodes.store, command, peer.agent) == row
     await finish(peer, command)
