@@ -40,25 +40,24 @@ _decode_ending = msgspec.msgpack.Decoder(StoredEnd).decode
 
 
 def parse_accept(agent: str, reply: Reply) -> Acceptance:
+    """The row of a command that was offered has what a doorbell, its trace and the presence of the agent need."""
     answer = items(reply)
     word = text(answer[0])
+    if word == "offered":
+        return _parse_offered(agent, *cast("list[bytes]", answer[1:]))
     if word == "late":
         raise lua.late("command")
     if word == "full":
         return Acceptance(word, opened=integer(answer[1]))
-    row = AgentRow.parse(agent, cast("list[bytes | None]", answer[1:])) if len(answer) > 1 else None
-    return Acceptance("ok", row, offered=True) if word == "offered" else Acceptance(word, row)
+    return Acceptance(word, AgentRow.parse(agent, values(answer[1:])) if len(answer) > 1 else None)
 
 
-def parse_one_accepted(agent: str, reply: Reply) -> Acceptance:
-    """One of many. The row of a command that was offered has what a doorbell and the presence of the agent need."""
-    answer = items(reply)
-    if answer[0] != b"offered":
-        return parse_accept(agent, reply)
-    _, lease, gen, up, seen = values(answer)
-    assert lease is not None
-    assert gen is not None
-    row = AgentRow(agent, lease.decode(), int(gen), "", 0, "", int(up or 0), int(seen or 0), 0, False)
+def _parse_offered(
+    agent: str, lease: bytes, gen: bytes, up: bytes | None, seen: bytes | None, sid: bytes | None = None
+) -> Acceptance:
+    row = AgentRow(
+        agent, lease.decode(), int(gen), "", 0, sid.decode() if sid else "", int(up or 0), int(seen or 0), 0, False
+    )
     return Acceptance("ok", row, 0, True)
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from fairlead.telemetry.decaying_histogram import new_histogram, observe, size_of
+from fairlead.telemetry.decaying_histogram import new_histogram, observe_each, size_of
 
 STAGES: Final = ("deliver", "ack", "first_byte", "run", "store")
 """The stages: from the doorbell to the write to the socket; from that write to the ack, to the first result and to the
@@ -108,12 +108,7 @@ class CommandStats:
             if len(self._few) > FEW * len(STAGES):
                 self._many, self._few = [self.histogram(stage) for stage in range(len(STAGES))], b""
             return
-        for i, seconds in enumerate(stages):
-            if seconds is not None:
-                counts = histograms[i]
-                if counts is None:
-                    counts = histograms[i] = new_histogram()
-                observe(counts, seconds)
+        observe_each(histograms, stages)
 
     def histogram(self, stage: int) -> bytearray | None:
         """The recent durations of one of STAGES, by its place; None where none is known."""

@@ -96,9 +96,7 @@ class CommandBatches:
         word, *answers = items(reply)
         if text(word) == "late":
             raise lua.late("command")
-        found = [
-            command_replies.parse_one_accepted(one.agent, answer) for one, answer in zip(records, answers, strict=True)
-        ]
+        found = [command_replies.parse_accept(one.agent, answer) for one, answer in zip(records, answers, strict=True)]
         first = records[0]
         terms = (first.expires, first.retention, first.retry, first.retain, first.remembered)
         steps = [

@@ -18,6 +18,7 @@ from fairlead.telemetry.command_timing import CommandOrigin
 MOST_BYTES = 4096
 """Of payloads that a doorbell carries. More is read from Redis, where it costs little beside its own size."""
 _NOT_TOLD = CommandOrigin("", "", 0, 0)
+_STATES = {state.value: state for state in TargetState}
 
 
 class _Added(msgspec.Struct, array_like=True, frozen=True):
@@ -81,7 +82,7 @@ def page_of(command: str, at: int, told: Iterable[bytes]) -> ResultPage | None:
             return None
         results += [Result(added.first + i, added.agent, *added.results[i]) for i in range(known, len(added.results))]
         if added.state:
-            state, ending = TargetState(added.state), _decode_ending(added.ending)
+            state, ending = _STATES[added.state], _decode_ending(added.ending)
             target = Target(added.agent, state, 0, added.next, 0, ending)
             seq = added.first + len(added.results)
             ended = CommandRecord(command, added.agent, _NOT_TOLD, "", 0, 0, 0, False, seq, False, [target])
