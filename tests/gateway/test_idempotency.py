@@ -164,6 +164,10 @@ async def test_a_command_that_was_refused_never_runs(
     api = api_of(gateway)
     peer = await dial(gateway)
     await peer.greet()
+
+    async def answers() -> bool:
+        return await metric(gateway, "fairlead_redis_up") == 1
+
     for frozen in (1.5, 2.5):
         answer = await answer_of(api.post({"agent": peer.agent, "method": "frozen"}), own_valkey.pid, frozen)
         problem = answer.json()
@@ -172,6 +176,7 @@ async def test_a_command_that_was_refused_never_runs(
         # was not even sent if another call was on its way when Redis froze.
         sure = ("was not accepted", "was not executed", "was not sent")
         assert any(words in problem["detail"] for words in sure), problem
+        await until(answers)  # a node that has noticed the outage sends nothing until then
     assert (await api.agent(peer.agent))["open_commands"] == []
     command = await api.start(peer.agent, method="after")
     cmd = await peer.command()
