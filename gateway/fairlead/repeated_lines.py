@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 from typing import Final
 
+REMIND: Final = 3600.0
+"""Seconds until a line that persists is loud again, where the caller names no others."""
 LINES: Final = 64
-"""Lines that are remembered, so that texts which other parties write take no memory."""
+"""Most lines that are remembered, so that texts of other parties cannot fill the memory."""
 
 
 class RepeatedLines:
-    def __init__(self, remind: float) -> None:
+    def __init__(self, remind: float = REMIND) -> None:
         """A line that persists is loud again after `remind` seconds."""
         self._remind = remind
         self._logged: dict[str, float] = {}

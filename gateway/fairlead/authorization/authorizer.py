@@ -135,7 +135,7 @@ class Authorizer:
         """Check once more what was checked when the request began: a body may take half a minute to arrive, and
         meanwhile the credential may have been revoked or the roles changed."""
         if subject is ADMINISTRATOR:
-            return  # the shared token neither expires nor has roles
+            return  # the platform token neither expires nor has roles
         self.check_credential(subject)
         self.require_verb(subject, verbs)
 

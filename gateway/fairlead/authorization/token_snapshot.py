@@ -21,8 +21,6 @@ from fairlead.repeated_lines import RepeatedLines
 
 logger = logging.getLogger(__name__)
 
-REMIND: Final = 3600.0
-"""Seconds until it is logged again that the tokens cannot be read, which is found out every second."""
 INTERVAL: Final = 1.0
 """Seconds between two questions for a change: a revoked token is refused everywhere after this time and one reply."""
 STALE: Final = 4.0
@@ -42,7 +40,7 @@ class TokenSnapshot:
         self._subjects: dict[str, Subject] = {}
         self._revision: str | None = None
         self._read_at = float("-inf")
-        self._errors = RepeatedLines(REMIND)
+        self._errors = RepeatedLines()
         self._noted: dict[str, int] = {}
         """When the last use of a token was last stored."""
         self.on_change: Callable[[], None] = lambda: None

@@ -23,10 +23,11 @@ logger = logging.getLogger(__name__)
 TTL = 150
 """Seconds that the inbox outlives its node's last heartbeat: as long as the node's row."""
 MAX_ENTRIES = 10_000
-"""The bound of an inbox whose node does not read. A node that reads trims its inbox with each heartbeat."""
+"""The bound of an inbox whose node does not read. A node that reads trims its inbox with each heartbeat, and sooner
+after TRIMMED_AFTER bytes."""
 TRIMMED_AFTER: Final = 64 << 10
-"""Bytes that were read after which the inbox is trimmed before the next heartbeat: a run rings some hundred KB a
-second, which Redis would keep until then. It is some 16 blocks of a stream, which Redis frees in some microseconds."""
+"""Bytes after whose reading the inbox is trimmed before the next heartbeat: the doorbells of a run are hundreds of KB a
+second, which Redis would keep until then. These are some 16 blocks of a stream, which Redis frees in microseconds."""
 STALLED_AFTER: Final = 2
 """Consecutive late canaries: the first one restarts the reader, the second one shows that this did not help."""
 
@@ -49,7 +50,7 @@ class InboxStream:
         self._canary_count = 0
         self._late_canaries = 0
         self._read_bytes = 0
-        """That were read since the stream was trimmed."""
+        """Bytes that were read since the stream was trimmed."""
 
     @property
     def stalled(self) -> bool:

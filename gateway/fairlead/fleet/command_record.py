@@ -238,7 +238,7 @@ class OutOfRange(msgspec.Struct, frozen=True):
 
     @property
     def lost(self) -> bool:
-        """Whether there may have been more results, which Redis has lost before the command ended."""
+        """Whether there may have been more results, which Redis had lost by the time the command ended."""
         if self.ended is None:
             return False
         endings = [target.ending for target in self.ended.targets]

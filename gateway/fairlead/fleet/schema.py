@@ -300,7 +300,8 @@ def keys_to_accept(shard: int, command: str, agent: str) -> tuple[str, str, str]
 
 
 def keys_to_append(shard: int, command: str, agent: str) -> tuple[str, str, str, str, str, str]:
-    """The record, results, input and outcome of a command, and the open commands and the row of its agent, likewise."""
+    """The record, results, input and outcome of a command whose shard is known, and the open commands and the row of
+    its agent."""
     of_command, of_agent = f"{{{shard}}}:{command}", f"{{{shard}}}:{agent}"
     return (
         f"fl2:cmd:{of_command}", f"fl2:out:{of_command}", f"fl2:in:{of_command}", f"fl2:outcome:{of_command}",

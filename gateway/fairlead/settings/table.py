@@ -224,7 +224,7 @@ SETTINGS: Mapping[str, Setting] = {
     "terminal_recording_size": whole_number(
         64 * KIB,
         1024 * 1024 * MIB,
-        "Size from which on a recording says that it is cut and has no more output, in bytes; the terminal goes on",
+        "Size in bytes at which a recording of a terminal is cut: a marker says so, and the terminal goes on",
     ),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),

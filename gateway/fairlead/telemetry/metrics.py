@@ -42,8 +42,8 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class PlainCounter:
-    """A counter of what each command does, which one event loop updates. That of prometheus_client takes a lock and ten
-    times as long."""
+    """A counter that each command changes, always in the same event loop. One of prometheus_client takes a lock, and
+    ten times as long."""
 
     __slots__ = ("value",)
 

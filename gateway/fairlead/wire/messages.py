@@ -249,7 +249,7 @@ class Event(Message, tag=10, frozen=True):
 
 
 OWN_EVENTS: Final = "fairlead."
-"""With this begin the types of the events that gateways make."""
+"""What the types of the gateway's own events begin with."""
 
 
 class Rx(Message, tag=11, frozen=True):

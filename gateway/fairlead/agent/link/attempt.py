@@ -24,8 +24,6 @@ logger = logging.getLogger("fairlead.agent")
 
 MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
 """HTTP statuses of refusals whose cause somebody has to correct."""
-REMIND = 3600.0
-"""Seconds until a reason that persists is logged again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +79,8 @@ class AttemptLog:
     """Logs how attempts end."""
 
     def __init__(self) -> None:
-        self._reasons = RepeatedLines(REMIND)
-        """Those since the last link."""
+        self._reasons = RepeatedLines()
+        """The reasons since the last link, which say how loudly each is logged."""
 
     def welcomed(self) -> None:
         """A link was made, so every reason is logged again when it next occurs."""

@@ -1,4 +1,4 @@
-"""Header fields of a request, read from the raw list of its ASGI scope.
+"""Header fields of a request, from the raw list of its ASGI scope, which becomes a dict at the first look-up.
 
 The handlers of commands and `request_body` call it. Starlette's `Headers` decodes every name that it passes in each
 lookup. For the five lookups of a posted command, that is a sixth of the API's work.

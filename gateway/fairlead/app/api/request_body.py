@@ -27,7 +27,7 @@ SHOWN = 80
 """Characters of an invalid value that the error repeats."""
 
 SHORT = 512
-"""Bytes of a body that is searched for all names at once."""
+"""Bytes up to which a body is searched for all names at once."""
 
 S = TypeVar("S", bound=Struct)
 

@@ -44,7 +44,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     content: str = ""
     """The digest of the content that is sent; "" for none."""
     members: int = 0
-    """Of a run that agents join, it is for so many of its targets, which are the first ones; 0 for all of a run."""
+    """If agents may join the run, how many of its first targets the approval is for; otherwise 0: it is for all of
+    them."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True):

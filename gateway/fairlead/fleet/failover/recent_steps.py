@@ -2,9 +2,9 @@
 
 A replica that becomes the primary lacks what the old one had not sent to it yet: the last moment. `Commands` and the
 recorder add each step that changes a record, once Redis has answered it; `RepeatedSteps` reads them when another server
-is found. Only steps that may be repeated are kept. They are packed, and TOGETHER of them become one piece, which is
-compressed: a step that nobody reads again, as nearly all are, then takes a tenth of what its objects would. Bounded by
-time and bytes; it does no I/O.
+is found. Only steps that may be repeated are kept. They are packed, and TOGETHER or more of them become one compressed
+piece: a step that nobody reads again, as nearly all are, then takes a tenth of what its objects would. Bounded by time
+and bytes; it does no I/O.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ whose results are then missing ends as `results_gap`, or keeps its end and is ma
 OVERHEAD: Final = 48
 """Bytes of a packed step, or of a piece of them, beside its octets."""
 TOGETHER: Final = 32
-"""Steps of a piece. They are much alike but for their ids: together, those of a run take a fifth of their bytes. It
-takes some 0.7 µs for each to compress them."""
+"""From so many steps on they become a piece. They are much alike but for their ids: together, those of a run take a
+fifth of their bytes. Compressing them takes some 0.7 µs for each."""
 COMPRESSED_FROM, COMPRESSED_TO = 1 << 10, 16 << 10
 """Bytes of a piece that is compressed: less gains little, and more, which is mostly output, takes too long."""
 _COMPRESSED = b"\x78"
@@ -143,7 +143,7 @@ class _PackedSteps:
         return map(_array, tuple(self._pieces))
 
     def add(self, packed: Sequence[bytes], now: float) -> None:
-        """Add steps that are packed."""
+        """Add steps that are packed, at least one."""
         if self._loose_second != (second := int(now)):
             self._tie()
             self._loose_second = second

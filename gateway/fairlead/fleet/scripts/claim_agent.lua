@@ -133,8 +133,8 @@ if not row[1] and ARGV[8] == '1' then
   put('labels_lost', lost)
 end
 -- Most agents come back with the facts that they had: their facts and columns, and their entry in the index, stay as they
--- are. Columns that are gone are built from the rows again. Only a link that claims again looks, because its row may be all
--- that Redis still has of the agent.
+-- are. Columns that are gone are built from the rows again. Of agents that have a row, only one whose link claims again has
+-- its columns looked at, because its row may be all that Redis still has of it.
 local known = row[1] and not own
 if row[11] ~= ARGV[5] or not row[12] or not known and string.match(row[12], '^%d+') ~= redis.pcall('HGET', KEYS[4], 'gen') then
 -- The functions are made here, because a claim that needs none of them should not pay for them.

@@ -6,9 +6,8 @@
 -- {'beyond', seq, record} | {'dropped', seq, when (ms)}, if the results were dropped after the end of the command.
 -- Results that a later run has made void are skipped: the entries then begin with the one of kind `retry`.
 -- State and entries are read atomically: if no target is open and the entries reach seq, there will be no more results.
--- Only in that case, or if no target is open and there is nothing at `offset` and never was, `record` holds the command's
--- fields, except its payload. `held` is the number of bytes left if
--- results are retained as a window, otherwise -1.
+-- Only in that case, or if no target is open and `offset` is beyond seq, `record` holds the command's fields, except its
+-- payload. `held` is the number of bytes left if results are retained as a window, otherwise -1.
 local MOST = 1024 -- entries
 local function ended_record()
   local record, all = {}, redis.call('HGETALL', KEYS[1])
@@ -35,7 +34,7 @@ if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[
   end
   redis.call('HSET', KEYS[1], 'w', kept)
 end
--- Whoever has read what Redis has lost since waits for it as a follower.
+-- Whoever has read results that Redis has lost since then follows, as above, until they come again.
 if from > seq then return {'beyond', seq, open and {} or ended_record()} end
 from = math.max(from, tonumber(rec[4]) or 0)
 local held = -1

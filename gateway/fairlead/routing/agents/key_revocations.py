@@ -29,8 +29,6 @@ from fairlead.wire.retry import HANDED_OUT_MS
 
 logger = logging.getLogger(__name__)
 
-REMIND: Final = 3600.0
-"""Seconds until it is logged again that the keys cannot be read, which is found out every second."""
 INTERVAL: Final = 1.0
 """Seconds between two questions. With the time of one request, a link is closed well within the promised 5 s."""
 SLICE: Final = 1_000
@@ -51,7 +49,7 @@ class KeyRevocations:
         self._hub = hub
         self._now = now
         self._tenants = tenants
-        self._errors = RepeatedLines(REMIND)
+        self._errors = RepeatedLines()
         self._known: frozenset[RevokedKey] = frozenset()
         self._times: dict[str, int] = {}
         self._oldest = math.inf

@@ -25,6 +25,7 @@ RESIZES: Final = 64
 """How many new sizes may wait for the next output. Programs redraw after each, so more are never needed."""
 
 FULL: Final = "cut: the recording is full, and what the terminal shows from here on is not in it"
+"""The marker where the output ends that is recorded."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -67,7 +68,7 @@ class TerminalRecording:
         self._lines = [_encode(header) + b"\n"]
         self._resizes = 0
         self._left = most - len(self._lines[0])
-        """Bytes that may be added, about: sizes, markers and the frame of a line may go beyond them."""
+        """Bytes that may still be added, about: sizes, markers, and the JSON of the last line may go beyond them."""
         self._full = False
 
     def output(self, n: int, data: bytes, now: float) -> bool:

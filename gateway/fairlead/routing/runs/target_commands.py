@@ -150,8 +150,8 @@ class TargetCommands:
     async def _announce_away(
         self, run: OwnedRun, record: NewRecord, accepted: Acceptance, row: AgentRow, started: StartedCommands
     ) -> str:
-        """The lease of the node that is to be told that a command waits whose agent is linked to no live node, or ""
-        for none."""
+        """For a command whose agent is linked to no live node: the lease of the node that is to be told that it waits,
+        or "" for none."""
         presence, since, why = self._membership.table.presence(row, now := self._membership.now())
         if accepted.offered and not await self._end_offer(record, row):
             return ""

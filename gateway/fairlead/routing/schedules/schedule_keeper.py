@@ -42,8 +42,6 @@ KEEPERS: Final = 2
 """Nodes that look for a schedule at a time: one of them may have died a moment ago."""
 RENEWAL: Final = 6 * 3600.0
 """Seconds between two renewals of all contents of schedules: a few of them may fail before any is gone."""
-REMIND: Final = 3600.0
-"""Seconds until it is logged again why a start fails that is tried every few seconds."""
 MISSED_MS: Final = 60_000
 """A start that is later than this was missed: cron begins within a minute, too."""
 
@@ -65,7 +63,7 @@ class ScheduleKeeper:
         self._membership = membership
         self.log: AuditLogWriter | None = None
         self._started = self._failed = 0
-        self._errors = RepeatedLines(REMIND)
+        self._errors = RepeatedLines()
         self._failing: dict[str, int] = {}
         """Until when this node leaves schedules alone that it could not begin."""
         metrics.add_counter(

@@ -34,8 +34,9 @@ from fairlead.wire.websocket.frames import (
 # All valid first bytes, so that one look-up rejects reserved bits, reserved opcodes and fragmented control frames. RSV1
 # is valid only on the first frame of a message.
 _PLAIN: Final = frozenset({0x00, 0x01, 0x02, 0x80, 0x81, 0x82, 0x88, 0x89, 0x8A})
-WHOLE_BINARY: Final = FIN | BINARY
 _DEFLATED: Final = _PLAIN | {0x41, 0x42, 0xC1, 0xC2}
+_WHOLE_BINARY: Final = FIN | BINARY
+"""The first byte of a binary message in one frame, which is not deflated."""
 
 
 class _Partial:
@@ -200,7 +201,7 @@ class FrameReader(ABC):
                 # proxy read something different from us, so it is rejected, like the reserved top bit.
                 if size < 126 or (need == 10 and (size < 65536 or size >> 63)):
                     return self._violate(1002, f"frame length {size} not in its shortest form", count)
-            # A frame of this length that begins a message fits into every limit.
+            # A frame of up to SHORT bytes that begins a message fits into every limit.
             if (size > SHORT or self._partial is not None) and size > self._room() and not first & CONTROL:
                 return self._violate(1009, f"message exceeds {self.max_message} bytes", count)
             body = key + 4 if masked else key
@@ -211,7 +212,7 @@ class FrameReader(ABC):
             position = end
             count += 1
             payload = apply_mask(data[body:end], data[key:body]) if masked else data[body:end]
-            if first == WHOLE_BINARY and self._partial is None:
+            if first == _WHOLE_BINARY and self._partial is None:
                 self.message_received(payload)
             else:
                 self._take(first, payload)

@@ -158,7 +158,7 @@ class RunRoutes:
             found = authorizer.approval_rules_on(subject, method, agents, rows)
             rules.update(dict.fromkeys(found))
             if found and row.terms.late:
-                known = {row.agent: (row,) for row in rows}
+                known = {one.agent: (one,) for one in rows}
                 members = 1 + max(
                     place
                     for place, agent in some

@@ -1,6 +1,6 @@
 """The messages of one link that the recorder stores together, and what is left of them to do.
 
-Only the recorder makes them. A batch grows while its events cannot be stored and its results can: those are forgotten
+Only the recorders make them. A batch grows while its events cannot be stored and its results can: those are forgotten
 here, but for their number, because the receipt covers all messages before it. It does no I/O and reads no clock.
 """
 
