@@ -324,4 +324,4 @@ def _digest(payload: bytes, end: bool) -> str:
 
 def _line(code: str) -> str:
     """An error code as it is noted in the agent's row, which has one line for each failure."""
-    return " ".join(code.split()) if code else ""
+    return " ".join(code.split())

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from fairlead.telemetry.decaying_histogram import new_histogram, observe_each, size_of
+from fairlead.telemetry.decaying_histogram import new_histogram, observe, size_of
 
 STAGES: Final = ("deliver", "ack", "first_byte", "run", "store")
 """The stages: from the doorbell to the write to the socket; from that write to the ack, to the first result and to the
@@ -69,17 +69,21 @@ class CommandTiming:
 
     def stages(self) -> tuple[float | None, ...]:
         """The seconds of each of STAGES, or None where one of its two timestamps is missing."""
-        received, ended, acked, first, stored = self.received, self.ended, self.acked, self.first, self.stored
-        written = 0 if self.resumed else self.written
-        # A wall clock may be set back, but a duration is never negative. A function for each of them would take longer
-        # than all of this, and every command has five.
+        written, ended = 0 if self.resumed else self.written, self.ended
         return (
-            ((written - received) / 1e9 if written > received else 0.0) if received and written else None,
-            ((acked - written) / 1e9 if acked > written else 0.0) if written and acked else None,
-            ((first - written) / 1e9 if first > written else 0.0) if written and first else None,
-            ((ended - written) / 1e9 if ended > written else 0.0) if written and ended else None,
-            ((stored - ended) / 1e9 if stored > ended else 0.0) if ended and stored else None,
+            _between(self.received, written),
+            _between(written, self.acked),
+            _between(written, self.first),
+            _between(written, ended),
+            _between(ended, self.stored),
         )
+
+
+def _between(begin: int, end: int) -> float | None:
+    if not begin or not end:
+        return None
+    # A wall clock may be set back, but a duration is never negative.
+    return (end - begin) / 1e9 if end > begin else 0.0
 
 
 class CommandStats:
@@ -108,7 +112,12 @@ class CommandStats:
             if len(self._few) > FEW * len(STAGES):
                 self._many, self._few = [self.histogram(stage) for stage in range(len(STAGES))], b""
             return
-        observe_each(histograms, stages)
+        for i, seconds in enumerate(stages):
+            if seconds is not None:
+                counts = histograms[i]
+                if counts is None:
+                    counts = histograms[i] = new_histogram()
+                observe(counts, seconds)
 
     def histogram(self, stage: int) -> bytearray | None:
         """The recent durations of one of STAGES, by its place; None where none is known."""

@@ -8,7 +8,6 @@ without a clock. A list of the last durations would need five times the memory a
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
 
 LEAST = 0.0001
 """Seconds. All shorter durations share one bucket, because no round trip over a network is shorter."""
@@ -36,20 +35,6 @@ def observe(counts: bytearray, seconds: float) -> None:
     if counts[size] == 255:
         counts[:] = counts.translate(_HALF)
     counts[size] += 1
-
-
-def observe_each(histograms: list[bytearray | None], durations: Iterable[float | None]) -> None:
-    """Add each duration that is known to the histogram of its place, which is created if need be. It takes half as long
-    as a call for each."""
-    for place, seconds in enumerate(durations):
-        if seconds is None:
-            continue
-        size, counts = bisect_left(_BOUNDS, seconds), histograms[place]
-        if counts is None:
-            counts = histograms[place] = new_histogram()
-        elif counts[size] == 255:
-            counts[:] = counts.translate(_HALF)
-        counts[size] += 1
 
 
 def pack_histogram(counts: bytearray) -> bytes:

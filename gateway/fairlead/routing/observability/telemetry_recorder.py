@@ -15,7 +15,6 @@ from fairlead.routing.membership.traffic_counter import TrafficCounter
 from fairlead.telemetry import spans
 from fairlead.telemetry.command_timing import CommandOrigin, CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import quantile
-from fairlead.telemetry.histogram import Series
 from fairlead.telemetry.link_opening import CLAIMED, GREETED, OPENED, WELCOMED
 from fairlead.telemetry.logs import LogAggregator, plain
 from fairlead.telemetry.metrics import Metrics
@@ -168,7 +167,9 @@ class TelemetryRecorder:
         stages = timing.stages()
         session.add_to_tally(stages, failed)
         self.traffic.add_command(failed, stages)
-        Series.observe_each(self._metrics.stages, stages)
+        for child, seconds in zip(self._metrics.stages, stages, strict=True):
+            if seconds is not None:
+                child.observe(seconds)
         if timing.origin is not None:
             total = (self._membership.now() - timing.origin.created) / 1000
             self._metrics.observe_command(timing.origin.method, total, f"{kept.trace:032x}" if kept is not None else "")
