@@ -46,7 +46,7 @@ class Intent(NamedTuple):
     terms: bytes
     content: str = ""
     """The digest of the content that goes with it, which is one of the terms; "" for none."""
-    members: int = 0
+    covered: int = 0
     """See ApprovalRequest."""
 
     @property
@@ -136,13 +136,14 @@ class ApprovalGate:
         roles = frozenset(policy.roles_of(subject))
         return all(not roles.isdisjoint(wanted) for wanted in approvers)
 
-    async def has_approved(self, request: Request, started: str, rules: Collection[ApprovalRule], members: int) -> bool:
-        """Whether an approval that has not expired was used for the command or run with this id and is for all
-        `members`, and whoever gave it may give all of those that the rules ask for now. It is noted for the log."""
+    async def has_approved(self, request: Request, started: str, rules: Collection[ApprovalRule], covered: int) -> bool:
+        """Whether an approval that has not expired was used for the command or run with this id, covers as many of its
+        first targets, and was given by somebody who may give all that the rules ask for now. It is noted for the
+        log."""
         tenant = caller(request).tenant
         for one in await self._store.of(tenant).all():
-            covers = one.request.members >= members or not one.request.members
-            if one.command == started and one.state == "used" and covers and self._is_approved(tenant, one, rules):
+            enough = one.request.covered >= covered or not one.request.covered
+            if one.command == started and one.state == "used" and enough and self._is_approved(tenant, one, rules):
                 self._note(request, one)
                 return True
         return False
@@ -178,7 +179,7 @@ class ApprovalGate:
         made = ApprovalRequest(
             secrets.token_hex(ID_BYTES), subject.identity, subject.person, intent.kind, intent.method, intent.target,
             intent.targets, hashlib.sha256(intent.payload).hexdigest(), shown, intent.digest, now,
-            now + lifetime, approvers, intent.content, intent.members,
+            now + lifetime, approvers, intent.content, intent.covered,
         )  # fmt: skip
         id = await self._store.of(subject.tenant).ask(made)
         if id in ("full", "own"):

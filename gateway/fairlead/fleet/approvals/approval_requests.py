@@ -43,9 +43,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     approvers: tuple[tuple[str, ...], ...]
     content: str = ""
     """The digest of the content that is sent; "" for none."""
-    members: int = 0
-    """If agents may join the run, how many of its first targets the approval is for; otherwise 0: it is for all of
-    them."""
+    covered: int = 0
+    """If agents may join the run, how many of its first targets the approval covers; otherwise 0: it covers all."""
 
 
 class ApprovalDecision(msgspec.Struct, frozen=True):

@@ -46,12 +46,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Waiting(NamedTuple):
-    """The targets of a run that have not started, and the rules because of which they need an approval. `members` is
-    for runs that agents join: up to which of all targets something has to be approved."""
+    """The targets of a run that have not started, and the rules because of which they need an approval. `covered` is
+    for runs that agents join: how many of its first targets an approval has to cover."""
 
     agents: list[str]
     rules: list[ApprovalRule]
-    members: int
+    covered: int
 
 
 class RunRoutes:
@@ -130,13 +130,13 @@ class RunRoutes:
     async def _enter_again(self, request: Request, row: RunRow) -> Passage | None:
         """The approval that the request names, if what has not started needs one by the rules that hold now, and the
         run has none. Raises PermissionDenied and ApprovalRequired."""
-        run, (agents, rules, members) = self._runs.service, await self._waiting(caller(request), row)
-        if not rules or await self._gate.has_approved(request, row.id, rules, members):
+        run, (agents, rules, covered) = self._runs.service, await self._waiting(caller(request), row)
+        if not rules or await self._gate.has_approved(request, row.id, rules, covered):
             return None
         target = f"{named_targets(agents)} on which run {row.id} has not started"
         intent = Intent(
             "resume", row.terms.method, target, len(agents), await run.payload(row),
-            _encode([row.id, *([members] if members else [])]), digest_of(row.terms.content), members,
+            _encode([row.id, *([covered] if covered else [])]), digest_of(row.terms.content), covered,
         )  # fmt: skip
         self._auditor.note(request, intent.payload, method=row.terms.method, selector=target, content=intent.content)
         return await self._gate.enter(request, rules, intent)
@@ -148,7 +148,7 @@ class RunRoutes:
         everybody = authorizer.allows_run(subject, Verb.CANCEL, "", method)
         if everybody and not authorizer.may_need_approval(subject, method):
             return _Waiting([], [], 0)
-        places, rules, members = await self._runs.service.waiting(row), dict[ApprovalRule, None](), 0
+        places, rules, covered = await self._runs.service.waiting(row), dict[ApprovalRule, None](), 0
         for at in range(0, len(places), TARGETS_AT_ONCE):
             some = places[at : at + TARGETS_AT_ONCE]
             agents = [agent for _, agent in some]
@@ -159,12 +159,12 @@ class RunRoutes:
             rules.update(dict.fromkeys(found))
             if found and row.terms.late:
                 known = {one.agent: (one,) for one in rows}
-                members = 1 + max(
+                covered = 1 + max(
                     place
                     for place, agent in some
                     if authorizer.approval_rules_on(subject, method, (agent,), known.get(agent, ()))
                 )
-        return _Waiting([agent for _, agent in places], list(rules), members)
+        return _Waiting([agent for _, agent in places], list(rules), covered)
 
     async def _ask(self, request: Request, wish: str, passage: Passage | None = None) -> Response:
         row = await self._row(request, Verb.CANCEL)
