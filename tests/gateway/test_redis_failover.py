@@ -303,6 +303,27 @@ async def test_a_reader_of_results_that_redis_has_lost_is_told_how_the_command_e
     assert told["end"]["error"]["code"] == "record_lost"
 
 
+async def test_a_reader_of_results_that_nobody_can_say_again_is_told_how_the_command_ended(
+    redis: Replicas, gateways: list[GatewayProcess], api: GatewayApi, dial: DialAgent
+) -> None:
+    """The node that stored them died with the primary, and the agent did not come back."""
+    peer = await dial(gateways[0], AGENT)
+    await peer.greet()
+    command = await start(api)
+    assert (await peer.expect(Cmd)).id == command
+    await peer.send(Ack(id=command))
+    await until(lambda: _is(api, command, "running"))
+    await redis.in_step()
+    redis.hold()
+    await peer.send_output(command, 0, "read")
+    await until(lambda: _has(api, command, "read"))
+    gateways[0].signal(signal.SIGKILL)
+    await fail_over(redis)
+    assert (await answered(lambda: api.http.delete(f"/v1/commands/{command}"))).status_code == 202
+    told = await api.lines(command, 1)
+    assert [line["end"]["error"]["code"] for line in told] == ["cancel_unconfirmed"]
+
+
 async def test_a_cancel_that_was_told_stays_told(
     redis: Replicas, gateways: list[GatewayProcess], api: GatewayApi, dial: DialAgent
 ) -> None:

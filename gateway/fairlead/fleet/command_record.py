@@ -16,8 +16,12 @@ from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.shards import command_shard
 from fairlead.telemetry.command_timing import CommandOrigin
 
-LOSSES: Final = frozenset({"record_lost", "results_gap", "outcome_unknown"})
-"""Codes of the ends that a command may have because Redis has lost something of it."""
+UNCOUNTED: Final = frozenset({
+    "record_lost", "results_gap", "outcome_unknown", "deadline", "cancel_unconfirmed", "agent_offline", "agent_deleted",
+    "recording_unavailable", "expired", "cancelled",
+})  # fmt: skip
+"""Codes of the ends that a node gives a command. With its own end, the agent says how many results there are; with one
+of these nobody does, so that Redis may have lost some that were read."""
 
 
 class StoredEnd(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -242,7 +246,7 @@ class OutOfRange(msgspec.Struct, frozen=True):
         if self.ended is None:
             return False
         endings = [target.ending for target in self.ended.targets]
-        return self.ended.truncated or any(ending is not None and ending.code in LOSSES for ending in endings)
+        return self.ended.truncated or any(ending is not None and ending.code in UNCOUNTED for ending in endings)
 
 
 def command_keys(command: str, agent: str) -> tuple[str, ...]:
