@@ -248,3 +248,20 @@ def test_rows_of_before_are_built_into_columns(server: ScriptServer) -> None:
         assert await played.parts("", parse("os.version=12")) == (75, [])
 
     server.run(play())
+
+
+def test_an_agent_that_comes_back_after_the_index_was_lost_is_selected_again(server: ScriptServer) -> None:
+    """Somebody wrote another type there, which was removed, and columns were built meanwhile."""
+    played = history(server, 1)
+
+    async def play() -> list[str]:
+        await played.claim("a1", new_facts=True, known=False)
+        shard = agent_shard("a1")
+        await played.store.submit("DEL", schema.index_key(shard), schema.columns_key(shard))
+        await played.build_all()
+        await played.claim("a1", new_facts=False, known=True)
+        found, _, _ = await played.selected("", parse("!missing"))
+        assert [name async for names, _, _ in played.directory.index_pages(0, "", 10, "") for name in names] == ["a1"]
+        return found
+
+    assert server.run(play()) == ["a1"]

@@ -10,7 +10,7 @@ import websockets
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
 from fairlead.fleet.schema import agent_key, deadlines_key, index_key, node_key
-from fairlead.shards import SHARDS
+from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer, items, text
 from fairlead.wire.messages import Ack, End
@@ -111,3 +111,26 @@ async def test_node_joins_although_a_key_is_of_another_type(
     for key in (schema.NODES, node_key("node-1")):
         await store.submit("SET", key, "a note")
     assert "node-1" in make_gateway(own_valkey.url, name="node-1").log()
+
+
+async def test_an_agent_whose_index_was_of_another_type_is_listed_again_when_it_comes_back(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet()
+    index = index_key(agent_shard(peer.agent))
+    await store.submit("DEL", index)
+    await store.submit("SET", index, "a note")
+
+    async def is_removed() -> bool:
+        await api.http.get("/v1/agents")
+        return text(await store.submit("TYPE", index)) != "string"
+
+    await until(is_removed)
+    await peer.socket.close()
+    again = await dial(gateway, peer.agent)
+    await again.greet(boot="boot-2")
+    answer = await api.http.get("/v1/agents")
+    assert [one["id"] for one in answer.json()["agents"]] == [peer.agent], answer.text

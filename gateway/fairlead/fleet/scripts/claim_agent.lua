@@ -132,11 +132,8 @@ if not row[1] and ARGV[8] == '1' then
   lost = string.format('%.0f', now)
   put('labels_lost', lost)
 end
--- Most agents come back with the facts that they had: their facts and columns, and their entry in the index, stay as they
--- are. Columns that are gone are built from the rows again. Of agents that have a row, only one whose link claims again has
--- its columns looked at, because its row may be all that Redis still has of it.
-local known = row[1] and not own
-if row[11] ~= ARGV[5] or not row[12] or not known and string.match(row[12], '^%d+') ~= redis.pcall('HGET', KEYS[4], 'gen') then
+-- Most agents come back with the facts that they had, and their facts and columns stay as they are.
+if row[11] ~= ARGV[5] or string.match(row[12] or '', '^%d+') ~= redis.pcall('HGET', KEYS[4], 'gen') then
 -- The functions are made here, because a claim that needs none of them should not pay for them.
 --include columns
 --include facts
@@ -145,7 +142,7 @@ if row[11] ~= ARGV[5] or not row[12] or not known and string.match(row[12], '^%d
   keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], differing, all, older, row[12], labels, lost)
 end
 redis.call('HSET', KEYS[1], unpack(set))
-if not known then redis.call('ZADD', KEYS[5], 0, ARGV[20]) end
+redis.call('ZADD', KEYS[5], 0, ARGV[20])
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), string.format('%.0f', moved), landed and '1' or '', notice,
   unpack(redis.call('HKEYS', KEYS[2]))}
