@@ -12,13 +12,15 @@ from typing import Final
 REMIND: Final = 3600.0
 """Seconds until a line that persists is loud again, where the caller names no others."""
 LINES: Final = 64
-"""Most lines that are remembered, so that texts of other parties cannot fill the memory."""
+"""Most lines that are remembered, where the caller names no others, so that texts of other parties cannot fill the
+memory."""
 
 
 class RepeatedLines:
-    def __init__(self, remind: float = REMIND) -> None:
-        """A line that persists is loud again after `remind` seconds."""
+    def __init__(self, remind: float = REMIND, lines: int = LINES) -> None:
+        """A line that persists is loud again after `remind` seconds. Of more than `lines` that take turns, all are."""
         self._remind = remind
+        self._most = lines
         self._logged: dict[str, float] = {}
 
     def level(self, line: str, level: int, now: float) -> int:
@@ -26,7 +28,7 @@ class RepeatedLines:
         at = self._logged.get(line)
         if at is not None and now - at < self._remind:
             return logging.DEBUG
-        if len(self._logged) >= LINES:
+        if len(self._logged) >= self._most:
             self._logged.clear()
         self._logged[line] = now
         return level

@@ -22,3 +22,10 @@ def test_other_parties_cannot_fill_the_memory() -> None:
     lines = RepeatedLines(60.0)
     assert {lines.level(f"{n}", ERROR, 0.0) for n in range(10 * LINES)} == {ERROR}
     assert lines.level("0", ERROR, 0.0) == ERROR, "the oldest are forgotten"
+
+
+def test_many_lines_that_take_turns_are_quiet_where_so_many_are_expected() -> None:
+    """Such as those of all schedules of a newer version, after a node went back to an older one."""
+    lines = RepeatedLines(60.0, 2 * LINES)
+    for now, level in ((0, ERROR), (5, DEBUG), (10, DEBUG)):
+        assert {lines.level(f"{n}", ERROR, now) for n in range(2 * LINES)} == {level}

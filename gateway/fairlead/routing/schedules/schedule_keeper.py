@@ -63,7 +63,7 @@ class ScheduleKeeper:
         self._membership = membership
         self.log: AuditLogWriter | None = None
         self._started = self._failed = 0
-        self._errors = RepeatedLines()
+        self._errors = RepeatedLines(lines=SCHEDULES_LIMIT)
         self._failing: dict[str, int] = {}
         """Until when this node leaves schedules alone that it could not begin."""
         metrics.add_counter(
