@@ -6,6 +6,7 @@ The primary is killed while its replica hears nothing; the nodes reach both behi
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -322,6 +323,38 @@ async def test_a_reader_of_results_that_nobody_can_say_again_is_told_how_the_com
     assert (await answered(lambda: api.http.delete(f"/v1/commands/{command}"))).status_code == 202
     told = await api.lines(command, 1)
     assert [line["end"]["error"]["code"] for line in told] == ["cancel_unconfirmed"]
+
+
+async def test_a_follower_of_results_that_redis_has_lost_is_told_that_the_command_runs_again(
+    redis: Replicas, gateways: list[GatewayProcess], api: GatewayApi, dial: DialAgent
+) -> None:
+    """The output of the second run does not follow on that of the first one."""
+    peer = await dial(gateways[0], AGENT)
+    await peer.greet(boot="boot-1")
+    command = await start(api, retry="safe", deadline=60)
+    assert (await peer.expect(Cmd)).id == command
+    await peer.send(Ack(id=command))
+    await until(lambda: _is(api, command, "running"))
+    await redis.in_step()
+    redis.hold()
+    for n in range(3):
+        await peer.send_output(command, n, f"first {n}")
+    await until(lambda: _has(api, command, "first 2"))
+    gateways[0].signal(signal.SIGKILL)
+    await fail_over(redis)
+    await read(api, command)
+    async with api.http.stream("GET", f"/v1/commands/{command}/results?from=3&follow=true") as follower:
+        lines = follower.aiter_lines()
+        assert await anext(lines) == "{}", "it waits"
+        following = await dial(gateways[1], AGENT)
+        await following.greet(boot="boot-2")
+        assert (await following.expect(Cmd)).id == command
+        for n in range(5):
+            await following.send_output(command, n, f"second {n}")
+        await following.send(End(id=command, total=5))
+        told = [json.loads(line) for line in [line async for line in lines] if line != "{}"]
+    assert [line.get("text") for line in told[1:-1]] == [f"second {n}" for n in range(5)]
+    assert (told[0]["kind"], told[0]["offset"], told[-1]["end"]["state"]) == ("retry", 0, "ok")
 
 
 async def test_a_cancel_that_was_told_stays_told(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 
+import pytest
+
 from fairlead.fleet.schema import out_key
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import integer
@@ -14,6 +16,7 @@ from support.fixtures import RedisOf
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
+from support.waiting import until
 
 CHUNK = 64 << 10
 COUNT = 400
@@ -152,6 +155,28 @@ async def test_a_follower_that_is_ahead_of_an_open_command_waits_for_it(
     assert [line["text"] for line in seen[:-1]] == ["three"]
     assert seen[-1]["end"]["state"] == "ok"
     assert (await follower)[0]["text"] == "three"
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["one by one", "at once"])
+async def test_a_follower_that_had_read_all_results_before_they_were_sent_again_gets_the_end(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, apart: bool
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    async with api.http.stream("GET", f"/v1/commands/{command}/results?from=2&follow=true") as waiting:
+        for n, text in enumerate(("one", "two")):
+            await peer.send_output(command, n, text)
+            if apart:
+                await until(lambda n=n: _count(api, command, n + 1))  # type: ignore[misc]
+        await peer.send(End(id=command, total=2))
+        seen = [json.loads(line) for line in [line async for line in waiting.aiter_lines()] if line != "{}"]
+    assert [line["end"]["state"] for line in seen] == ["ok"]
+
+
+async def _count(api: GatewayApi, command: str, count: int) -> bool:
+    return len(await api.lines(command, follow=False)) == count
 
 
 async def test_a_follower_of_more_than_there_ever_was_is_told_so_at_the_end(

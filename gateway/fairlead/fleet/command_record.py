@@ -217,6 +217,12 @@ class CommandRecord(msgspec.Struct, frozen=True):
     def created(self) -> int:
         return self.origin.created
 
+    @property
+    def may_lack_results(self) -> bool:
+        """Whether there may have been more results than the record has, once it has ended."""
+        endings = [target.ending for target in self.targets]
+        return self.truncated or any(ending is not None and ending.code in UNCOUNTED for ending in endings)
+
 
 class ResultPage(msgspec.Struct, frozen=True):
     """Results from one offset on; `seq` is the number of all results. `ended` is the record of a command that has
@@ -243,10 +249,7 @@ class OutOfRange(msgspec.Struct, frozen=True):
     @property
     def lost(self) -> bool:
         """Whether there may have been more results, which Redis had lost by the time the command ended."""
-        if self.ended is None:
-            return False
-        endings = [target.ending for target in self.ended.targets]
-        return self.ended.truncated or any(ending is not None and ending.code in UNCOUNTED for ending in endings)
+        return self.ended is not None and self.ended.may_lack_results
 
 
 def command_keys(command: str, agent: str) -> tuple[str, ...]:

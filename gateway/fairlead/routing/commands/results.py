@@ -33,6 +33,8 @@ OUTAGE = 30.0
 PATIENCE = 0.24
 """Seconds more that an answer without any result may be held back: most commands have ended by then, and their answer
 is one write. A longer one can tell nothing yet but its id."""
+AGAIN = "retry"
+"""The kind of the entry with which another run of the command begins."""
 REQUEST_BYTES = 2 << 20
 """Bytes of a window that one request returns. With the `from` of the next request, the caller confirms what it has
 received. What was only written may still be in megabytes of buffers on the way, so it must stay in Redis until then."""
@@ -48,6 +50,40 @@ class ResultsUpdate(msgspec.Struct, frozen=True):
     results: list[Result]
     ended: CommandRecord | None = None
     more: int | None = None
+
+
+class _Place:
+    """Where a reader is. Of a caller who has read results that Redis has lost since, it reads on from where they are
+    missing: most are sent again and are dropped here, but a new run of the command makes void what was read."""
+
+    __slots__ = ("at", "held", "next")
+
+    def __init__(self, offset: int) -> None:
+        self.at = self.next = offset
+        """The offset from which it reads, and the one from which its caller has not read yet."""
+        self.held = 0
+        """Bytes of a window that were read."""
+
+    def move(self, page: ResultPage) -> list[Result]:
+        """Move behind a page. Returns what is new of it. Raises InvalidRequest if it turns out at the end that there
+        never were so many results as the caller says to have read."""
+        results = page.results
+        if results:
+            self.at = results[-1].offset + 1
+            if page.held >= 0:
+                self.held += sum([len(one.payload) + ENTRY_BYTES for one in results])
+        elif page.seq < self.at:
+            self.at = page.seq
+        if self.at >= self.next and (not results or results[0].offset >= self.next):
+            self.next = self.at
+            return results
+        for i, one in enumerate(results):
+            if one.kind == AGAIN or one.offset >= self.next:
+                self.next = self.at
+                return results[i:]
+        if page.ended is not None and self.at < self.next and not page.ended.may_lack_results:
+            raise _out_of_range(self.next, self.at)
+        return []
 
 
 class ResultReader:
@@ -73,37 +109,34 @@ class ResultReader:
         Raises CommandUnknown, InvalidRequest, ResultsTrimmed, ResultsDropped, RecordLost, and BusUnavailable.
         """
         known = empty = follower is not None
-        at, read, clock, opened = offset, 0, time.monotonic, not opens
+        place, clock, opened = _Place(offset), time.monotonic, not opens
         with self._followers.follow(command, follower) as follower:
             while True:
                 if not empty:
                     told = follower.take()
                     if self._followers.released and follow and known:
-                        yield ResultsUpdate([], more=at)  # any other node has the rest
+                        yield ResultsUpdate([], more=place.next)  # any other node has the rest
                         return
-                    page = await self._page_or_outage(command, at, follow, known, offset, told)
+                    page = await self._page_or_outage(command, place.at, follow, known, min(offset, place.at), told)
                     if page is None:
                         continue
-                    known = True
-                    if page.results:
-                        at = page.results[-1].offset + 1
-                        if page.held >= 0:
-                            read += sum([len(one.payload) + ENTRY_BYTES for one in page.results])
-                    cut = read >= REQUEST_BYTES and page.ended is None and follow
-                    if page.results or page.ended is not None:
+                    known, results = True, place.move(page)
+                    cut = place.held >= REQUEST_BYTES and page.ended is None and follow
+                    if results or page.ended is not None:
                         opened = opened or clock() >= opens
-                        yield ResultsUpdate(page.results, page.ended, at if cut else None)
+                        yield ResultsUpdate(results, page.ended, place.next if cut else None)
                     if page.ended is not None or cut:
                         return
                     if page.held >= 0 and follow:
                         await self._announce_room(command)
-                    if at < page.seq and page.results:
+                    if place.at < page.seq and page.results:
                         continue
                     if not follow:
                         return
                 empty = False
                 if not opened:  # perhaps nothing new was read, and `opens` has passed meanwhile
-                    if (left := opens + (PATIENCE if at == offset else 0) - clock()) > 0 and await follower.wait(left):
+                    left = opens + (PATIENCE if place.at == offset else 0) - clock()
+                    if left > 0 and await follower.wait(left):
                         continue
                     opened = True
                     yield ResultsUpdate([])
@@ -154,9 +187,7 @@ class ResultReader:
             # The caller may have read what Redis has lost since: the agent sends it again, or the command ends for it.
             return ResultPage(page.edge, [], page.ended, -1)
         if isinstance(page, OutOfRange):
-            raise InvalidRequest(
-                f"from={offset} is out of range: expected at most {page.edge}, the number of results", field="from"
-            )
+            raise _out_of_range(offset, page.edge)
         return page
 
     async def _announce_room(self, command: str) -> None:
@@ -168,6 +199,12 @@ class ResultReader:
             return
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (ResultsConsumed(row.agent, command),))
+
+
+def _out_of_range(offset: int, count: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"from={offset} is out of range: expected at most {count}, the number of results", field="from"
+    )
 
 
 def results_dropped(command: str, page: OutOfRange) -> ResultsDropped:
