@@ -16,12 +16,13 @@ from typing import Any
 import httpx2
 import pytest
 
+from fairlead.client import Client, Command
 from fairlead.fleet.schema import cmd_key
 from fairlead.shards import of_agent
 from fairlead.wire.messages import Ack, Cancel, Cmd, End
 
 from support.gateway.metrics import metric
-from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.platform_api import PLATFORM_TOKEN, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.valkey.replicas import Replicas
@@ -343,9 +344,15 @@ async def test_a_follower_of_results_that_redis_has_lost_is_told_that_the_comman
     gateways[0].signal(signal.SIGKILL)
     await fail_over(redis)
     await read(api, command)
-    async with api.http.stream("GET", f"/v1/commands/{command}/results?from=3&follow=true") as follower:
+    async with (
+        api.http.stream("GET", f"/v1/commands/{command}/results?from=3&follow=true") as follower,
+        Client(gateways[1].api, PLATFORM_TOKEN) as client,
+        client.attach(command, 3) as attached,
+    ):
+        given = asyncio.create_task(_given(attached))
         lines = follower.aiter_lines()
-        assert await anext(lines) == "{}", "it waits"
+        for _ in range(2):
+            assert await anext(lines) == "{}", "it waits"
         following = await dial(gateways[1], AGENT)
         await following.greet(boot="boot-2")
         assert (await following.expect(Cmd)).id == command
@@ -353,8 +360,14 @@ async def test_a_follower_of_results_that_redis_has_lost_is_told_that_the_comman
             await following.send_output(command, n, f"second {n}")
         await following.send(End(id=command, total=5))
         told = [json.loads(line) for line in [line async for line in lines] if line != "{}"]
+        assert await given == ["", *(f"second {n}" for n in range(5))]
     assert [line.get("text") for line in told[1:-1]] == [f"second {n}" for n in range(5)]
     assert (told[0]["kind"], told[0]["offset"], told[-1]["end"]["state"]) == ("retry", 0, "ok")
+
+
+async def _given(command: Command) -> list[str]:
+    """What a caller of the client gets."""
+    return [chunk.data.decode() async for chunk in command]
 
 
 async def test_a_cancel_that_was_told_stays_told(

@@ -26,6 +26,8 @@ from fairlead.wire.retry import RetryPolicy
 NDJSON = "application/x-ndjson"
 CHUNK = 64 << 10
 """Bytes of input in one request: one chunk of the link protocol, so that the chunk is never split."""
+AGAIN = "retry"
+"""The kind of the result with which another run of the command begins: those before it are void."""
 RETRIES = 16
 RETRY = RetryPolicy(first=200, base=200, cap=5_000)
 """Sixteen retries take 21 s on average and 42 s at most: longer than a restart of a gateway."""
@@ -205,8 +207,8 @@ class Command:
             if line.presence != "online":
                 self.waits_for = f"{line.presence}: {line.why}" if line.why else line.presence
             return line if first else None
-        if isinstance(line, Chunk) and line.offset >= self.next:
-            self.next = line.offset + 1
+        if isinstance(line, Chunk) and (line.offset >= self.next or line.kind == AGAIN):
+            self.next = line.offset + 1  # a lower one if Redis has lost what was read, before the command ran again
             return line
         return None  # the caller received it before the connection was lost
 
