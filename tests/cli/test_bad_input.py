@@ -3,7 +3,6 @@ documented one."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -56,16 +55,23 @@ def test_invalid_arguments_are_usage_errors(fleet: CliFleet, args: list[str], co
         assert word in done.stderr
 
 
-def finished(fleet: CliFleet, run: Run, *flags: str) -> str:
-    """The id of a command that is over, found by what its failure says of it."""
-    done = run("exec", *flags, "--deadline", "0.3", "web-1", "--", "sh", "-c", "echo one; echo two; sleep 9", api=fleet)
-    found = re.search(r"fairlead results ([0-9a-f-]{36})", done.stderr.decode())
-    assert found is not None, done.stderr
-    return found[1]
+def ended(fleet: CliFleet, method: str, payload: dict[str, object], retain: str = "all") -> str:
+    """The id of a command that its agent has ended."""
+    script = f'''
+import asyncio
+from fairlead.client import Client
+async def main():
+    async with Client("{fleet.api}", "development-platform-token") as client:
+        async with client.command("web-1", "{method}", {payload!r}, retain="{retain}") as command:
+            await command.wait()
+        print(command.id)
+asyncio.run(main())
+'''
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_an_offset_beyond_the_end_is_refused(fleet: CliFleet, run: Run) -> None:
-    command = finished(fleet, run)
+    command = ended(fleet, "exec", {"argv": ["echo", "one"]})
     for flags in ([], ["--follow"]):
         done = run("results", command, "--from", "1000", *flags, api=fleet)
         assert (done.stdout, done.returncode) == (b"", 2)
@@ -79,17 +85,7 @@ def test_an_offset_beyond_the_end_is_refused(fleet: CliFleet, run: Run) -> None:
 def test_trimmed_results_are_reported(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     """A window is read once: whoever asks for its beginning again gets the error that it is gone."""
     (tmp_path / "big").write_bytes(bytes(6 << 20))
-    script = f'''
-import asyncio
-from fairlead.client import Client
-async def main():
-    async with Client("{fleet.api}", "development-platform-token") as client:
-        async with client.command("web-1", "file.get", {{"path": "{tmp_path}/big"}}, retain="window") as command:
-            await command.wait()
-        print(command.id)
-asyncio.run(main())
-'''
-    command = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    command = ended(fleet, "file.get", {"path": f"{tmp_path}/big"}, retain="window")
     done = run("results", command, api=fleet)
     assert done.returncode == 2
     assert b"start at the offset" in done.stderr
