@@ -60,6 +60,7 @@ def test_agents_ls_has_every_output_format(fleet: CliFleet, args: tuple[str, ...
     assert len(output_as("wide")) >= len(output_as("table")) > 0
     for form in ("table", "wide", "json", "yaml", "name"):
         assert "\x1b" not in output_as(form)
+    output_of(fleet, "agents", "label", "web-1", "form-")
 
 
 def output_of(fleet: CliFleet, *args: str) -> str:
@@ -132,6 +133,7 @@ def test_watch_on_a_terminal_redraws_changes(fleet: CliFleet, run: Run, screen: 
     shown.until(rb"\x1b\[H\x1b\[2J[^\x1b]*web-1(.|\r|\n)*seen=yes")
     shown.type(b"\x03")
     assert shown.wait() == 130
+    assert run("agents", "label", "web-1", "seen-", api=fleet).returncode == 0
 
 
 def test_watch_into_a_pipe_writes_changes(api: ScriptedApi, start: Start, wait_until: Callable[..., object]) -> None:

@@ -48,7 +48,8 @@ def facts(version: str | None) -> dict[str, str]:
 
 @asynccontextmanager
 async def agents(fleet: CliFleet) -> AsyncIterator[None]:
-    """One agent for each version, of which one was drained by a label, beside `web-1`."""
+    """One agent for each version, of which one was drained by a label, beside `web-1`. Others use the same fleet, so
+    they are removed at the end."""
     made = [Agent(fleet.links, name, "development-agent-token", facts=facts(version))
             for name, version in VERSIONS.items()]  # fmt: skip
     serving = [asyncio.create_task(agent.serve()) for agent in made]
@@ -62,6 +63,11 @@ async def agents(fleet: CliFleet) -> AsyncIterator[None]:
         for agent in made:
             agent.stop()
         await asyncio.wait_for(asyncio.gather(*serving), 40)
+        async with Client(fleet.api, "development-platform-token") as client, asyncio.timeout(40):
+            while await client.count_agents("fleet=mine", "online"):
+                await asyncio.sleep(0.05)
+            for name in VERSIONS:
+                await client.delete(name)
 
 
 @pytest.mark.timeout(300)
