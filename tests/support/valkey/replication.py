@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -74,6 +75,15 @@ class Replication:
         """The one that a Sentinel names: the last one, which no test cuts off from the others."""
         _, port = await self.sentinels[-1].call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME)
         return next(server for server in self.servers if server.public_port == int(port))
+
+    def primaries(self) -> set[ValkeyServer]:
+        """Those that were ever the primary, by the logs of the Sentinels: on a slow machine they may make more of them
+        than a test asks for."""
+        ports = {self.servers[0].public_port}
+        for sentinel in self.sentinels:
+            log = (sentinel.folder / "log").read_text(errors="replace")
+            ports.update(int(port) for port in re.findall(rf"\+switch-master {NAME} \S+ \d+ \S+ (\d+)", log))
+        return {server for server in self.servers if server.public_port in ports}
 
     async def fail_over(self) -> None:
         """By hand, as before maintenance of the primary."""
