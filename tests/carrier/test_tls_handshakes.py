@@ -240,3 +240,14 @@ async def test_the_groups_and_the_version(serve_on: Serve, site: TlsSite) -> Non
         process = await asyncio.create_subprocess_exec(*command.split(), stdin=-3, stdout=-1, stderr=-1)
         output, _ = await asyncio.wait_for(process.communicate(), 20)
         assert (b"New, TLSv1.3" in output) is accepted, group
+
+
+async def test_the_cipher_suite_is_the_cheapest_that_the_client_offers(serve_on: Serve, site: TlsSite) -> None:
+    """A client that insists on another one gets that."""
+    port = await serve_on(site.app, **site.options)
+    aes128, aes256, chacha = "TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"
+    for offered, chosen in ([aes256, chacha, aes128], aes128), ([chacha, aes256], aes256), ([chacha], chacha):
+        command = f"openssl s_client -connect 127.0.0.1:{port} -ciphersuites {':'.join(offered)}"
+        process = await asyncio.create_subprocess_exec(*command.split(), stdin=-3, stdout=-1, stderr=-1)
+        output, _ = await asyncio.wait_for(process.communicate(), 20)
+        assert f"New, TLSv1.3, Cipher is {chosen}".encode() in output, offered

@@ -32,6 +32,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "SSL_CTX_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
     "SSL_ctrl": (ctypes.c_long, Pointer, ctypes.c_int, ctypes.c_long, Pointer),
     "SSL_CTX_set_session_id_context": (ctypes.c_int, Pointer, ctypes.c_char_p, ctypes.c_uint),
+    "SSL_CTX_set_ciphersuites": (ctypes.c_int, Pointer, ctypes.c_char_p),
     "SSL_CTX_get_num_tickets": (ctypes.c_size_t, Pointer),
     "SSL_CTX_set_tlsext_ticket_key_evp_cb": (ctypes.c_int, Pointer, TICKET_CALLBACK),
     "EVP_aes_256_cbc": (Pointer,),
@@ -67,6 +68,12 @@ def set_groups(context: ssl.SSLContext, groups: str) -> bool:
     """Restrict the key exchange to these groups. Returns False if that is not possible here."""
     found = find_library()
     return found is not None and found.SSL_CTX_ctrl(pointer(context), SET_GROUPS_LIST, 0, groups.encode()) == 1
+
+
+def set_cipher_suites(context: ssl.SSLContext, names: str) -> bool:
+    """Offer these cipher suites of TLS 1.3, the preferred one first. Returns False if that is not possible here."""
+    found = find_library()
+    return found is not None and found.SSL_CTX_set_ciphersuites(pointer(context), names.encode()) == 1
 
 
 def set_ticket_key(context: ssl.SSLContext, key: bytes) -> bool:
