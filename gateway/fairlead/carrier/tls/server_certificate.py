@@ -32,7 +32,7 @@ GROUPS: Final = "P-256:X25519"
 3.0, P-256 took 47 µs and X25519 31 µs; those that are left out took 143 (X448), 300 (P-521) and 773 µs (P-384)."""
 CIPHER_SUITES: Final = "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
 """Those of TLS 1.3, in the order of Mozilla's Server Side TLS 5.7. OpenSSL would prefer AES-256, whose handshakes
-derive their keys with SHA-384, which processors do not speed up as they do SHA-256."""
+derive their keys with SHA-384, which most processors do not speed up as they do SHA-256."""
 TICKETS: Final = 1
 """Session tickets for each new connection. OpenSSL would send two, and each connection brings a new one."""
 DAY: Final = 86_400
