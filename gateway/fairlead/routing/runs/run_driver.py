@@ -24,7 +24,8 @@ from fairlead.routing.runs.late_agents import Joining, LateAgents
 from fairlead.routing.runs.run_plan import RunPlan
 from fairlead.routing.runs.run_signatures import RunSignatures
 from fairlead.routing.runs.target_commands import TargetCommands, TargetEnd, command_of
-from fairlead.routing.runs.target_followers import TargetFollower, TargetFollowers
+from fairlead.routing.runs.targets.start_window import LOT, StartWindow
+from fairlead.routing.runs.targets.target_followers import TargetFollower, TargetFollowers
 from fairlead.routing.store_memory import MemoryLevel, StoreMemory
 from fairlead.routing.tenant_limits import TenantLimits
 from fairlead.routing.timeouts import wait_for_redis
@@ -93,6 +94,7 @@ class RunDriver:
         self._signatures: RunSignatures | None = None
         self._joining: Joining | None = None
         self._starts: set[asyncio.Task[None]] = set()
+        self._window = StartWindow()
         self._clock = asyncio.get_running_loop().time
         self._bell = Follower(asyncio.get_running_loop())
         self._targets = TargetFollowers(services.followers, self._bell)
@@ -142,12 +144,18 @@ class RunDriver:
         self._obey()
         self._join()
         most = STARTS if self._head_until else HEAD
-        started = self._plan.start(min(most, self._spread_room())) if self._may_start() else []
+        started: list[int] = []
+        if self._may_start():
+            started = self._plan.start(min(most, self._spread_room(), self._window.room(self._clock())))
         if not await self._store():
             return False
         if started:
             self._head_until = self._head_until or self._clock() + HEAD_START
-            self._spawn_start(self._follow(started, self._until))
+            targets = self._follow(started, self._until)
+            lot = self._window.started(len(targets), self._clock())
+            for target in targets:
+                target.lot = lot
+            self._spawn_start(targets)
         if self.ended:
             self._tell(force=True)
             await self._close()
@@ -157,10 +165,14 @@ class RunDriver:
     async def _wait(self) -> None:
         if self._targets.has_news or self._may_start():
             # What ended meanwhile is handled together.
-            crowded = self.ended_targets and self._plan.in_flight > STARTS > self._plan.room
+            room = min(self._plan.room, self._window.room(self._clock()))
+            crowded = self.ended_targets and self._plan.in_flight > STARTS > room
             await asyncio.sleep(max(0.0, self._turned + GATHER - self._clock()) if crowded else 0)
             return
-        await self._bell.wait(HEAD_START if self._few_are_ahead else RING if self._ring_due else LOOK)
+        most = HEAD_START if self._few_are_ahead else RING if self._ring_due else LOOK
+        if self._plan.counts[RunTargetState.WAITING]:
+            most = min(most, self._window.until_older(self._clock()))
+        await self._bell.wait(most)
 
     def _may_start(self) -> bool:
         plan = self._plan
@@ -168,7 +180,9 @@ class RunDriver:
             return False
         full = self._services.memory.level is MemoryLevel.FULL
         room = plan.room > 0 and self._spread_room() > 0
-        return not full and room and not self._few_are_ahead and len(self._starts) < STARTING
+        if full or not room or self._few_are_ahead or len(self._starts) >= STARTING:
+            return False
+        return self._window.room(self._clock()) >= min(LOT, plan.room)
 
     @property
     def _few_are_ahead(self) -> bool:
@@ -209,6 +223,7 @@ class RunDriver:
                 self._end(target, RunTargetState.FAILED, started.refused[target.command], "")
             elif target.command in started.queued:
                 self._plan.queue(target.index)
+                self._answered(target)
 
     def _look(self) -> None:
         if (now := self._clock()) - self._looked >= LOOK:
@@ -259,7 +274,14 @@ class RunDriver:
         if state is RunTargetState.OFFLINE and self._run.terms.skips_offline:
             state = RunTargetState.SKIPPED
         self._targets.drop(target)
+        self._answered(target)
         self.ended_targets += self._plan.end(target.index, state, code, digest)
+
+    def _answered(self, target: TargetFollower) -> None:
+        """The start of this target makes room for that of another."""
+        if target.lot is not None:
+            self._window.answered(target.lot, self._clock())
+            target.lot = None
 
     def _join(self) -> None:
         """Have the agents that were found since the last turn as targets, too."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from fairlead.bus.doorbell import TargetEnded
 from fairlead.routing.followers import Follower, Followers
+from fairlead.routing.runs.targets.start_window import Lot
 
 LOOK_SHARE: Final = 15
 """Each look reads this part of the targets under way, so each is read again about that often."""
@@ -19,7 +20,7 @@ LOOK_LEAST: Final = 64
 class TargetFollower:
     """A target under way."""
 
-    __slots__ = ("all", "command", "end", "index", "known", "valid")
+    __slots__ = ("all", "command", "end", "index", "known", "lot", "valid")
 
     def __init__(self, targets: TargetFollowers, index: int, command: str, valid: int) -> None:
         self.all = targets
@@ -27,6 +28,8 @@ class TargetFollower:
         self.command = command
         self.valid = valid
         """Until when (ms) a start of its command may still be executed."""
+        self.lot: Lot | None = None
+        """With which others it was started here; None before, and once it has made room for others."""
         self.known = False
         """Whether its command is known to have been written."""
         self.end: TargetEnded | None = None
