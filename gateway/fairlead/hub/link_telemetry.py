@@ -38,8 +38,9 @@ class LinkTelemetry(PendingMessages):
         an idle session."""
         self.tally: CommandStats | None = None
         """The durations of the commands that ended on this link; created with the first one."""
-        self.timings: dict[str, CommandTiming] | None = None
-        """The timestamps of the open commands that were sent, or taken over, on this link."""
+        self.timings: CommandTiming | dict[str, CommandTiming] | None = None
+        """The timestamps of the open commands that were sent, or taken over, on this link. Most links have one at a
+        time, for which a dict takes more than the timestamps."""
 
     # -- the opening of the link -------------------------------------------------------------------
 
@@ -93,24 +94,37 @@ class LinkTelemetry(PendingMessages):
 
     def start_timing(self, command: str, timing: CommandTiming) -> None:
         """Stamp the messages of an open command from now on."""
-        if self.timings is None:
-            self.timings = {}
-        self.timings[command] = timing
+        timing.command = command
+        timings = self.timings
+        if isinstance(timings, dict):
+            timings[command] = timing
+        elif timings is None or timings.command == command:
+            self.timings = timing
+        else:
+            self.timings = {timings.command: timings, command: timing}
+
+    def timing_of(self, command: str) -> CommandTiming | None:
+        timings = self.timings
+        if isinstance(timings, dict):
+            return timings.get(command)
+        return timings if timings is not None and timings.command == command else None
 
     def stop_timing(self, command: str) -> CommandTiming | None:
         """Remove and return the timestamps of a command that is over on this link."""
-        timings = self.timings
-        if timings is None:
-            return None
-        timing = timings.pop(command, None)
-        if not timings:
-            self.timings = None
+        timing, timings = self.timing_of(command), self.timings
+        if timing is not None:
+            if isinstance(timings, dict):
+                del timings[command]
+            if timings is timing or not timings:
+                self.timings = None
         return timing
 
     def stop_timings(self) -> dict[str, CommandTiming]:
         """Remove and return the timestamps of all commands that are open when the link closes."""
-        timings, self.timings = self.timings or {}, None
-        return timings
+        timings, self.timings = self.timings, None
+        if isinstance(timings, dict):
+            return timings
+        return {} if timings is None else {timings.command: timings}
 
     def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
         """Count a command that ended on this link. `stages` are its durations in seconds."""
@@ -119,12 +133,13 @@ class LinkTelemetry(PendingMessages):
         self.tally.add(stages, failed)
 
     def _stamp(self, message: FromAgent | None) -> None:
-        assert self.timings is not None
         kind = type(message)  # the exact type, because isinstance takes three times as long
         if kind is not Chunk and kind is not End and kind is not Ack:
             return
-        timing = self.timings.get(message.id)  # type: ignore[union-attr]
-        if timing is None:
+        timings = self.timings
+        # As `timing_of` does, without a further call for each message.
+        timing = timings.get(message.id) if isinstance(timings, dict) else timings  # type: ignore[union-attr]
+        if timing is None or timing.command != message.id:  # type: ignore[union-attr]
             return
         if kind is Chunk:
             timing.first = timing.first or time.time_ns()

@@ -110,15 +110,18 @@ class Followers:
     """Followers by topic. The topic of a command's results is the command's id."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[Notified, ...]] = {}
-        """A topic has one follower as a rule, and a run thousands of topics: a set for each takes four times as
-        much."""
+        self._waiting: dict[str, Notified | tuple[Notified, ...]] = {}
+        """A topic has one follower as a rule, and a run thousands of topics: a tuple is made of two or more alone."""
         self.released = False
         """True once this node stops: callers must follow at another node."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return sum(len(self._of(topic)) for topic in self._waiting)
+
+    def _of(self, topic: str) -> tuple[Notified, ...]:
+        found = self._waiting.get(topic, ())
+        return found if isinstance(found, tuple) else (found,)
 
     def join(self, topic: str) -> Follower:
         """Add a follower of `topic`. It is notified until it is passed to `leave`."""
@@ -130,15 +133,13 @@ class Followers:
 
     def add(self, topic: str, follower: Notified) -> None:
         """Notify `follower` of `topic` until it is passed to `leave`."""
-        self._waiting[topic] = (*self._waiting.get(topic, ()), follower)
+        self._waiting[topic] = (*self._of(topic), follower) if topic in self._waiting else follower
 
     def leave(self, topic: str, follower: Notified) -> None:
-        waiting = self._waiting[topic]
-        waiting = () if waiting == (follower,) else tuple([one for one in waiting if one is not follower])
-        if waiting:
-            self._waiting[topic] = waiting
-        else:
+        if self._waiting[topic] is follower:
             del self._waiting[topic]
+        elif waiting := [one for one in self._of(topic) if one is not follower]:
+            self._waiting[topic] = waiting[0] if len(waiting) == 1 else tuple(waiting)
 
     def follow(self, topic: str, follower: Follower | None = None) -> Following:
         """Follow `topic` within a `with` block, with `follower` if it has joined already."""
@@ -147,23 +148,23 @@ class Followers:
     def release(self) -> None:
         """Tell all followers, and those that come later, that this node stops."""
         self.released = True
-        for waiting in self._waiting.values():
-            for follower in waiting:
+        for topic in self._waiting:
+            for follower in self._of(topic):
                 follower.notify()
 
     def tell_end(self, end: TargetEnded) -> None:
         """Tell those who follow the command how it ended."""
-        for follower in self._waiting.get(end.command, ()):
+        for follower in self._of(end.command):
             follower.tell_end(end)
 
     def tell_results(self, command: str, added: bytes) -> None:
         """Tell those who follow the command that these results were stored (see `result_doorbells`)."""
-        for follower in self._waiting.get(command, ()):
+        for follower in self._of(command):
             if isinstance(follower, Follower):
                 follower.tell_results(added)
             else:
                 follower.notify()
 
     def notify(self, topic: str) -> None:
-        for follower in self._waiting.get(topic, ()):
+        for follower in self._of(topic):
             follower.notify()

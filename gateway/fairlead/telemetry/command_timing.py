@@ -39,11 +39,13 @@ class CommandTiming:
     """The timestamps of one command on one link. A timestamp of 0 means that the step has not happened."""
 
     __slots__ = (
-        "acked", "attempt", "code", "ended", "first", "gives_way", "offered", "origin", "received", "resumed", "rung",
-        "span", "stored", "written",
+        "acked", "attempt", "code", "command", "ended", "first", "gives_way", "offered", "origin", "received",
+        "resumed", "rung", "span", "stored", "written",
     )  # fmt: skip
 
     def __init__(self, rung: int, received: int) -> None:
+        self.command = ""
+        """Its id, from when its messages are stamped."""
         self.rung = rung
         """When the doorbell was sent, by the clock of the node that sent it."""
         self.received = received

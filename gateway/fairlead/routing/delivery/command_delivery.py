@@ -9,6 +9,7 @@ that was offered to this very link, by the step that accepted it, is sent as its
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 
 from fairlead.bus.doorbell import CommandOffered
@@ -92,7 +93,8 @@ class CommandDelivery:
         if left <= 0:
             self._offers.give_back(offer.agent, offer.command, offer.gen)  # so that it ends as what was never sent
             return
-        origin = CommandOrigin(offer.method, offer.traceparent, offer.began, offer.created)
+        method = sys.intern(offer.method)  # many commands of a run have the same one, each of a doorbell of its own
+        origin = CommandOrigin(method, offer.traceparent, offer.began, offer.created)
         found = Delivery(
             False, 0, 1, left, False, False, offer.retry, offer.payload, offer.lane, origin, offer.signature,
             offer.content,

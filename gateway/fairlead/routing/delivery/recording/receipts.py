@@ -46,11 +46,11 @@ class Receipts:
         command was sent on another link."""
         if not self._telemetry.tracing.on or session.timings is None:
             return False
-        timing = session.timings.get(command)
+        timing = session.timing_of(command)
         return timing is not None and timing.origin is None
 
     async def find_origin(self, session: Session, command: str) -> None:
-        if (timings := session.timings) is not None and (timing := timings.get(command)) is not None:
+        if (timing := session.timing_of(command)) is not None:
             try:
                 timing.origin = await self._records.origin(command)
             except BusUnavailable:
