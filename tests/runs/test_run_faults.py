@@ -138,10 +138,10 @@ def test_the_deadline_of_the_whole_run_ends_it(fleet: RunFleet) -> None:
     swarm.freeze()
     try:
         began = time.monotonic()
-        run = fleet.begin(agents=[f"late-{n}" for n in range(20)], concurrency=5, deadline=60, run_deadline=2)
+        run = fleet.begin(agents=[f"late-{n}" for n in range(20)], concurrency=5, deadline=60, run_deadline=6)
         ended = fleet.end(run)
         assert (ended["state"], ended["counts"]) == ("expired", {"timeout": 5, "not_started": 15})
-        assert time.monotonic() - began < 12
+        assert time.monotonic() - began < 20
     finally:
         swarm.thaw()
 
