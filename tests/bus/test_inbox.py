@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlead.bus.doorbell import MAX_PER_ENTRY, CommandQueued, Doorbell, LinkSuperseded, ResultsAdded, encode
+from fairlead.bus.doorbell import (
+    MAX_PER_ENTRY,
+    CommandQueued,
+    Doorbell,
+    InputAdded,
+    LinkSuperseded,
+    ResultsAdded,
+    encode,
+)
 from fairlead.bus.inbox import Inbox, inbox_key
 from fairlead.bus.inbox_stream import TTL
 from fairlead.errors import BusUnavailable
@@ -174,6 +182,21 @@ async def test_ringing_without_redis_counts_as_lost(own_valkey: EmbeddedValkey, 
     os.kill(own_valkey.pid, signal.SIGKILL)
     node.inbox.ring("two#e1", [ResultsAdded("command")])
     await until(lambda: node.inbox.lost == 1)
+
+
+async def test_whoever_waits_learns_whether_a_doorbell_has_reached_an_inbox(
+    own_valkey: EmbeddedValkey, join: Join
+) -> None:
+    one, two = await join("one", own_valkey.url), await join("two", own_valkey.url)
+    rung = InputAdded("agent", "command")
+    assert await one.inbox.deliver("two#e1", rung)
+    await until(lambda: two.received == [rung])
+    assert await one.inbox.deliver("one#e1", rung)
+    await until(lambda: one.received == [rung])
+    assert not await one.inbox.deliver("three#e1", rung)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    assert not await one.inbox.deliver("two#e1", rung)
+    assert one.inbox.lost == 2
 
 
 async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import items
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
 from support.fixtures import RedisOf
+from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import DialAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.waiting import until
 
 
@@ -140,3 +143,46 @@ async def test_an_overtaken_link_is_recorded_by_its_own_node(
         return bool((found["last_close"] or "").startswith("4007"))
 
     await until(recorded)
+
+
+async def test_input_arrives_although_its_doorbells_are_lost(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
+) -> None:
+    """The inbox of the agents' node is away for as long as the doorbells of the callers and of a sweep are sent."""
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api, redis = api_of(other), await redis_of(own_valkey)
+    peers = [await dial(holder) for _ in range(8)]
+    await asyncio.gather(*(peer.greet() for peer in peers))
+    commands = [await api.start(peer.agent, deadline=300) for peer in peers]
+    for peer, command in zip(peers, commands, strict=True):
+        await peer.command()
+        await peer.send(Ack(id=command))
+    (inbox,) = [key for key in items(await redis.submit("KEYS", "fl1:inbox:{node-1#*")) if isinstance(key, bytes)]
+
+    async def remove_inbox() -> None:
+        while True:
+            await redis.submit("UNLINK", inbox)
+
+    removing = asyncio.create_task(remove_inbox())
+    received = [asyncio.create_task(_input_of(peer)) for peer in peers]
+    try:
+        for command in commands:
+            answer = await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
+            assert answer.status_code == 204
+
+        # Each by its caller and by a sweep, unless the holder has swept it, which needs no inbox.
+        async def swept() -> bool:
+            return await metric(other, "fairlead_doorbells_lost_total") + sum(one.done() for one in received) >= 16
+
+        await until(swept)
+    finally:
+        removing.cancel()
+        await asyncio.gather(removing, return_exceptions=True)
+    async with asyncio.timeout(90):
+        assert [await one for one in received] == [b"hello"] * 8
+
+
+async def _input_of(peer: ScriptedAgent) -> bytes:
+    while True:
+        with contextlib.suppress(TimeoutError):  # the test has a deadline of its own
+            return (await peer.expect(Chunk)).payload

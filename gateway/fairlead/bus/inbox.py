@@ -2,7 +2,7 @@
 
 The node owns one inbox; `routing` rings through it. A doorbell is a hint: of the node that dispatches a command and the
 node that claims its agent, whichever comes second finds the other's work in Redis, and sweeps find the rest. Therefore
-`ring` never waits and never fails.
+`ring` never waits and never fails. `deliver` is for sweeps that ring once.
 
 In a Cluster an inbox is two streams on different primaries. Doorbells go into the first one, and into the second one
 while the primary of the first is away: so a primary that is away delays no doorbell for agents of the others.
@@ -118,6 +118,24 @@ class Inbox:
             asyncio.get_running_loop().call_soon(self._send)
         self._outgoing.setdefault(lease, []).extend(doorbells)
 
+    async def deliver(self, lease: str, doorbell: Doorbell) -> bool:
+        """Ring the node that has this lease, and wait. Returns False if the doorbell has reached no inbox."""
+        if lease == self._address:
+            asyncio.get_running_loop().call_soon(self._dispatch, [doorbell])
+            return True
+        self.sent += 1
+        entry = encode([doorbell])
+        if self._siblings is not None and self._siblings.ring(lease, entry):
+            return True
+        for key in self._in_order(self._keys(lease)):
+            try:
+                if await add_entry(self._store, key, entry, Priority.RESULTS) is not None:
+                    return True
+            except BusUnavailable as e:
+                logger.debug("a doorbell could not be sent: %s", e)
+        self.lost += 1
+        return False
+
     def _keys(self, lease: str) -> list[str]:
         keys = [inbox_key(lease)]
         return [*keys, inbox_key(opposite(lease))] if self._store.copies > 1 else keys
@@ -145,8 +163,12 @@ class Inbox:
         if own:
             self._dispatch(own)
 
+    def _in_order(self, keys: list[str]) -> list[str]:
+        """Those first whose servers answer."""
+        return sorted(keys, key=lambda key: not self._store.answers(key)) if len(keys) > 1 else keys
+
     def _send_entry(self, keys: list[str], entry: bytes, count: int) -> None:
-        key, *others = sorted(keys, key=lambda key: not self._store.answers(key)) if len(keys) > 1 else keys
+        key, *others = self._in_order(keys)
         sent = add_entry(self._store, key, entry, Priority.RESULTS)
         sent.add_done_callback(partial(self._sent, others, entry, count))
 

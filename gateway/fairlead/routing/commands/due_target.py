@@ -41,9 +41,16 @@ class DueTargetHandler:
             again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
         elif target.state is TargetState.SENT and not target.attempt:
             again = min(again, await self._check_offer(found, target, now))
-        elif found.has_input:
-            await self._ring(target, InputAdded(target.agent, found.id))
+        elif found.has_input and not await self._announce_input(found, target):
+            again = min(again, now + RING_AGAIN_MS)
         return again
+
+    async def _announce_input(self, command: CommandRecord, target: Target) -> bool:
+        """Ring the agent's node for new input, which nobody announces again. Returns False if the doorbell is lost."""
+        row = await self._directory.look_up(target.agent)
+        if row is None or not row.lease:
+            return True  # the node to which the agent comes back looks for input
+        return await self._inbox.deliver(row.lease, InputAdded(target.agent, command.id))
 
     async def _ring(self, target: Target, doorbell: Doorbell) -> None:
         row = await self._directory.look_up(target.agent)
