@@ -22,6 +22,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
 import uvloop
 
 from fairlead.store.reply import items, octets
@@ -135,7 +136,7 @@ async def check_states(fleet: FaultFleet, *, lost_data: bool, dropped: bool = Fa
     for entry in fleet.ledger.entries:
         if not entry.id:
             continue
-        answer = await fleet.http.get(f"http://127.0.0.1:{api}/v1/commands/{entry.id}")
+        answer = await _answer(fleet, f"http://127.0.0.1:{api}/v1/commands/{entry.id}")
         if answer.status_code == 404 and (lost_data or entry.error in ("agent_unknown", "agent_offline")):
             continue
         assert answer.status_code == 200, f"{entry}: {answer.text}"
@@ -144,13 +145,26 @@ async def check_states(fleet: FaultFleet, *, lost_data: bool, dropped: bool = Fa
         assert not entry.ends or [found["state"]] == entry.ends, f"told {entry.ends}, stands {found['state']}: {entry}"
         for node in fleet.nodes:
             url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/results?from=0&follow=true"
-            text, read = "", await fleet.http.get(url)
+            text, read = "", await _answer(fleet, url)
             if dropped and read.status_code == 410 and read.json()["code"] == "results_dropped":
                 continue
             for raw in read.text.splitlines():
                 result = json.loads(raw)
                 text = "" if result.get("kind") == "retry" else text + result.get("text", "")
             assert not entry.ends or text == entry.text, f"{node.name} returns other results than before: {entry}"
+
+
+async def _answer(fleet: FaultFleet, url: str) -> httpx2.Response:
+    """What a caller gets who asks again for as long as the answer, or its last line, is an error that passes."""
+    deadline = time.monotonic() + 60
+    while True:
+        answer = await fleet.http.get(url)
+        last = answer.text.rstrip().rpartition("\n")[2]
+        problem = json.loads(last) if last else {}
+        passes = problem.get("temporary") or (problem.get("error") or {}).get("temporary")
+        if not passes or time.monotonic() > deadline:
+            return answer
+        await asyncio.sleep(0.2)
 
 
 async def check_events(fleet: FaultFleet) -> None:
