@@ -35,6 +35,7 @@ from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.store.reply import Reply, integer, items, octets, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
 
+_OK = TargetState.OK.value
 _decode_about = msgspec.msgpack.Decoder(CommandMetadata).decode
 _decode_ending = msgspec.msgpack.Decoder(StoredEnd).decode
 
@@ -88,10 +89,17 @@ def parse_append(reply: Reply) -> AppendResult:
     answer = items(reply)
     if len(answer) == 1:
         return AppendResult(text(answer[0]), "", (), 0)
+    if len(answer) == 2:
+        return parse_answer(integer(answer[1]), answer[0])
     return AppendResult(
         text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]), integer(answer[1]),
         integer(answer[5]), integer(answer[6]),
     )  # fmt: skip
+
+
+def parse_answer(count: int, reply: Reply) -> AppendResult:
+    """What was stored of a whole answer with `count` results. The reply is the followers."""
+    return AppendResult("ok", _OK, follower_names(reply), 0, count, count, count)
 
 
 def parse_content(reply: Reply) -> str:

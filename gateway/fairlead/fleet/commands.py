@@ -17,6 +17,7 @@ import msgspec
 
 from fairlead.errors import FairleadError
 from fairlead.fleet import command_replies, lua, schema
+from fairlead.fleet.batches.whole_answer import whole_answer
 from fairlead.fleet.command_record import (
     CANCELLED,
     EXPIRED,
@@ -54,6 +55,9 @@ RECORD_BYTES = 512
 ENTRY_BYTES = 64
 """What each result counts besides its payload, as in record.lua."""
 
+GRACE_MS = 60_000
+"""How long a command is kept after its deadline if nobody ends it."""
+
 BULK = "bulk"
 """The lane whose commands give way to all others."""
 
@@ -85,27 +89,28 @@ class Commands:
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
             record.began, record.subject, record.signature, record.content,
         )  # fmt: skip
-        command, agent = record.id, record.agent
+        command, agent, packed = record.id, record.agent, _encode(about)
         shard = command_shard(command)
         written, _, _, outcome, opened, row = schema.keys_to_append(shard, command, agent)
-        keys = (row, opened, written, outcome, schema.deadlines_key(shard))
+        keys: tuple[str, ...] = (row, opened, written, schema.deadlines_key(shard))
+        if record.remembered:
+            keys = (*keys, outcome)
         args = (
-            command, agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
-            valid_until, follower, _encode(about), record.payload, schema.OPEN_LIMIT, due_at, "1" if unknown else "",
-            "" if record.results_limit is None else record.results_limit,
-            "1" if offer else "",
-        )  # fmt: skip
+            *shared_terms(record, due_at, valid_until, follower, offer),
+            command,
+            agent,
+            packed,
+            "1" if unknown else "",
+        )
         priority = Priority.BULK if record.lane == BULK else Priority.COMMANDS
         reply = self._store.run(lua.ACCEPT_COMMAND, keys, args, priority=priority)
-        return Answer(reply, partial(self._accepted, record, args))
+        return Answer(reply, partial(self._accepted, record, packed))
 
-    def _accepted(self, record: NewRecord, args: tuple[Arg, ...], reply: Reply) -> Acceptance:
+    def _accepted(self, record: NewRecord, about: bytes, reply: Reply) -> Acceptance:
         answer = command_replies.parse_accept(record.agent, reply)
         if answer.why == "ok":
-            about = args[9]
-            assert isinstance(about, bytes)
             self.recent.accepted(
-                record.id, record.agent, record.created, record.retention, args[2:7], about, record.results_limit
+                record.id, record.agent, record.created, record.retention, terms_of(record), about, record.results_limit
             )
         return answer
 
@@ -158,6 +163,25 @@ class Commands:
             priority=Priority.BULK if bulk else Priority.RESULTS,
         )  # fmt: skip
         return Answer(reply, command_replies.parse_append)
+
+    def append_answer(
+        self, command: str, agent: str, gen: int, steps: Sequence[Arg], *, bulk: bool = False
+    ) -> Answer[AppendResult | None] | None:
+        """The same for steps that are a whole answer, of a command of which nothing is stored yet. None if they are
+        not. The answer is None if the record is not one for that: `append` stores them then, and nothing was changed.
+        """
+        answer = whole_answer(agent, steps, self._output_limit)
+        if answer is None:
+            return None
+        shard = command_shard(command)
+        written, _, _, outcome, opened, _ = schema.keys_to_append(shard, command, agent)
+        reply = self._store.run(
+            lua.APPEND_ANSWER, (written, opened, schema.deadlines_key(shard), outcome),
+            (agent, gen, answer.count, answer.sum, answer.few, answer.blob),
+            priority=Priority.BULK if bulk else Priority.RESULTS,
+        )  # fmt: skip
+        count = answer.count
+        return Answer(reply, lambda reply: None if reply is None else command_replies.parse_answer(count, reply))
 
     async def finish(
         self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None = None
@@ -300,6 +324,23 @@ class Commands:
     def unbind(self, key: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
         """Release an Idempotency-Key whose command was refused, if it is still bound to that command."""
         return self._store.run(lua.UNBIND_KEY, (key,), (f"{body_digest} {command}",))
+
+
+def terms_of(record: NewRecord) -> tuple[int, int, str, str, int]:
+    """What the scripts need of it, in the order of the field `terms`: see record.lua."""
+    return record.expires, record.retention, record.retry, record.retain, record.remembered
+
+
+def shared_terms(record: NewRecord, due_at: int, valid_until: int, follower: str, offer: bool) -> tuple[Arg, ...]:
+    """What all commands of one call that accepts them share, as the arguments of accept.lua. A record that is never
+    ended also lives as long as its Idempotency-Key; otherwise a repeated post would create it a second time."""
+    expires, retention, retry, retain, remembered = terms_of(record)
+    open_until = expires + GRACE_MS
+    return (
+        f"{expires}|{retention}|{retry}|{retain}|{remembered}", expires, max(open_until + retention, remembered),
+        open_until, due_at, valid_until, follower, record.payload, schema.OPEN_LIMIT,
+        "" if record.results_limit is None else record.results_limit, "1" if offer else "",
+    )  # fmt: skip
 
 
 def accepted() -> tuple[Arg, ...]:

@@ -14,7 +14,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.store.script import Script
 
 _FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
-SHARED = ("record", "accept", "append", "columns", "facts")
+SHARED = ("record", "accept", "append", "answer", "columns", "facts")
 
 
 def _load(name: str) -> Script:
@@ -33,6 +33,7 @@ ACCEPT_COMMANDS = _load("accept_commands")
 DISPATCH_COMMAND = _load("dispatch_command")
 FENCE_COMMAND = _load("fence_command")
 APPEND_RESULTS = _load("append_results")
+APPEND_ANSWER = _load("append_answer")
 APPEND_BATCH = _load("append_batch")
 FINISH_COMMAND = _load("finish_command")
 READ_RECORD = _load("read_record")

@@ -120,12 +120,18 @@ class Outcomes(Posting):
         self._closed(command)
 
     def _stored(self, command: str, by: Session, steps: list[Arg]) -> AppendResult:
-        """By itself, or as one of many."""
+        """By itself, as a whole answer if it is one, or as one of many."""
         if not self.one_of_many():
-            return self.server.call(lambda: self.records.append(command, by.agent, by.gen, steps))
+            return self.server.run(self._stored_alone(command, by, steps))
         sent = [SentSteps(command, by.agent, by.gen, steps)]
         [stored] = self.batches.parse(self.server.call(lambda: self.batches.append(command_shard(command), sent)))
         return stored
+
+    async def _stored_alone(self, command: str, by: Session, steps: list[Arg]) -> AppendResult:
+        whole = self.records.append_answer(command, by.agent, by.gen, steps)
+        if whole is not None and (stored := await whole) is not None:
+            return stored
+        return await self.records.append(command, by.agent, by.gen, steps)
 
     @rule(
         nth=living,

@@ -18,8 +18,9 @@ from typing import Final
 import msgspec
 
 from fairlead.fleet import command_replies, lua, schema
+from fairlead.fleet.batches.whole_answer import whole_answer
 from fairlead.fleet.command_record import Acceptance, AppendResult, CommandMetadata, NewRecord
-from fairlead.fleet.commands import BULK
+from fairlead.fleet.commands import BULK, shared_terms, terms_of
 from fairlead.fleet.failover.recent_steps import AcceptedStep, RecentSteps
 from fairlead.shards import command_shard
 from fairlead.store.answer import Answer
@@ -69,11 +70,7 @@ class CommandBatches:
     ) -> Answer[list[Acceptance]]:
         first = records[0]
         keys = [schema.deadlines_key(shard)]
-        limit = "" if first.results_limit is None else first.results_limit
-        args: list[Arg] = [
-            first.expires, first.retention, first.retry, first.retain, valid_until, follower, first.payload,
-            schema.OPEN_LIMIT, due_at, limit, "1" if offer else "",
-        ]  # fmt: skip
+        args: list[Arg] = [*shared_terms(first, due_at, valid_until, follower, offer)]
         abouts = []
         for one in records:
             command, agent = one.id, one.agent
@@ -98,7 +95,7 @@ class CommandBatches:
             raise lua.late("command")
         found = [command_replies.parse_accept(one.agent, answer) for one, answer in zip(records, answers, strict=True)]
         first = records[0]
-        terms = (first.expires, first.retention, first.retry, first.retain, first.remembered)
+        terms = terms_of(first)
         steps = [
             AcceptedStep(one.id, one.agent, one.created, one.retention, terms, about, one.results_limit)
             for one, about, acceptance in zip(records, abouts, found, strict=True)
@@ -115,7 +112,11 @@ class CommandBatches:
         args: list[Arg] = [self._output_limit]
         for one in sent:
             keys += schema.keys_to_append(shard, one.command, one.agent)
-            args += (one.agent, one.gen, len(one.steps), *one.steps)
+            whole = whole_answer(one.agent, one.steps, self._output_limit)
+            if whole is not None:
+                args += (one.agent, one.gen, "w", whole.count, whole.sum, whole.few, whole.blob)
+            else:
+                args += (one.agent, one.gen, len(one.steps), *one.steps)
         return self._store.run(
             lua.APPEND_BATCH, keys, args, priority=Priority.BULK, expected=APPENDED_BYTES * len(sent), count=len(sent)
         )

@@ -62,7 +62,8 @@ class ResultRecorder:
                 if self._is_simple(session, batch):
                     ((command, steps),) = batch.ops.items()
                     bulk = session.gives_way(command)
-                    stored = self._records.append(command, session.agent, session.gen, steps, bulk=bulk)
+                    to = (command, session.agent, session.gen, steps)
+                    stored = self._records.append_answer(*to, bulk=bulk) or self._records.append(*to, bulk=bulk)
                     stored.on_reply(partial(self._answered, session, batch, command, stored.read))
                     return
                 self._alone(session, batch)
@@ -77,7 +78,7 @@ class ResultRecorder:
         return not self._stored.lacks_origin(session, *batch.ops)
 
     def _answered(
-        self, session: Session, batch: MessageBatch, command: str, read: Callable[[Any], AppendResult],
+        self, session: Session, batch: MessageBatch, command: str, read: Callable[[Any], AppendResult | None],
         reply: asyncio.Future[Any],
     ) -> None:  # fmt: skip
         """Do what follows from the answer to the append of a simple batch, and go on with the next batch."""
