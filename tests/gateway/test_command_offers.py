@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from fairlead.bus.doorbell import CommandOffered, Doorbell
-from fairlead.fleet import schema
+from fairlead.fleet import lua, schema
 from fairlead.hub.session import Session
 from fairlead.node import Node
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import text
+from fairlead.store.reply import items, text
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Bye, Cmd, End, Hello, Message, Welcome
@@ -366,3 +366,31 @@ async def test_an_agent_whose_node_is_gone_is_offered_nothing(
     assert (await api.http.delete(f"/v1/commands/{command}")).status_code < 300
     end = await api.end(command)
     assert (end["state"], end["error"]["code"]) == ("cancelled", "cancelled")
+
+
+async def test_a_command_that_counts_as_sent_and_was_not_is_sent(nodes: TwoNodes, dial: DialAgent) -> None:
+    """Its offer is lost, a sweeper finds that nobody knows whether it was sent, and the doorbell of that one is lost,
+    too."""
+    peer = await dial(nodes.holder)
+    await peer.greet()
+    (inbox,) = [key for key in items(await nodes.store.submit("KEYS", "fl1:inbox:{holder#*")) if isinstance(key, bytes)]
+
+    async def remove_inbox() -> None:
+        while True:
+            await nodes.store.submit("UNLINK", inbox)
+
+    removing = asyncio.create_task(remove_inbox())
+    try:
+        for _ in range(20):
+            command = await nodes.api.start(peer.agent, deadline=300)
+            gen = (await row_of(nodes.store, command, peer.agent)).split("|")[1]
+            keys = schema.cmd_key(command), schema.agent_key(peer.agent)
+            if await nodes.store.run(lua.END_OFFER, keys, (peer.agent, gen, "1")) is not None:
+                break
+            await finish(peer, (await peer.command()).id)  # its doorbell came between two removals
+    finally:
+        removing.cancel()
+        await asyncio.gather(removing, return_exceptions=True)
+    assert (await peer.command()).id == command
+    await finish(peer, command)
+    assert (await nodes.api.end(command))["state"] == "ok"

@@ -39,8 +39,8 @@ class DueTargetHandler:
                 how = StoredEnd(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
                 return await self._finish(found, target, TargetState.CANCELLED, how)
             again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
-        elif target.state is TargetState.SENT and not target.attempt:
-            again = min(again, await self._check_offer(found, target, now))
+        elif target.state is TargetState.SENT:
+            again = min(again, await self._check_sent(found, target, now))
         elif found.has_input and not await self._announce_input(found, target):
             again = min(again, now + RING_AGAIN_MS)
         return again
@@ -57,17 +57,22 @@ class DueTargetHandler:
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (doorbell,))
 
-    async def _check_offer(self, command: CommandRecord, target: Target, now: int) -> int:
-        """Ring again for a command that was offered to a link and is not acknowledged. If its agent has that link no
-        longer, nobody knows whether it was sent there. Returns when to check again (ms)."""
-        if now < command.created + OFFER_SETTLED_MS:
+    async def _check_sent(self, command: CommandRecord, target: Target, now: int) -> int:
+        """Ring again for a command that counts as sent and is not acknowledged. If it was offered to a link that its
+        agent has no longer, nobody knows whether it was sent there. Returns when to check again (ms)."""
+        offered = not target.attempt
+        if offered and now < command.created + OFFER_SETTLED_MS:
             return command.created + OFFER_SETTLED_MS
         row = await self._directory.look_up(target.agent)
         linked = row is not None and self._membership.table.holds(row.lease, now)
-        if row is None or row.gen != target.gen or not linked:
+        if offered and (row is None or row.gen != target.gen or not linked):
             await self._records.end_offer(command.id, target.agent, target.gen, written=True)
         if row is not None and row.lease:
-            self._ring_queued(row.lease, command, target)
+            # The node sends it, unless it has sent it on this link, and its input.
+            if command.has_input:
+                self._inbox.ring(row.lease, (InputAdded(target.agent, command.id),))
+            else:
+                self._ring_queued(row.lease, command, target)
         return now + RING_AGAIN_MS
 
     def _ring_queued(self, lease: str, command: CommandRecord, target: Target) -> None:
