@@ -189,13 +189,13 @@ async def test_whoever_waits_learns_whether_a_doorbell_has_reached_an_inbox(
 ) -> None:
     one, two = await join("one", own_valkey.url), await join("two", own_valkey.url)
     rung = InputAdded("agent", "command")
-    assert await one.inbox.deliver("two#e1", rung)
+    assert await one.inbox.ring_and_wait("two#e1", rung)
     await until(lambda: two.received == [rung])
-    assert await one.inbox.deliver("one#e1", rung)
+    assert await one.inbox.ring_and_wait("one#e1", rung)
     await until(lambda: one.received == [rung])
-    assert not await one.inbox.deliver("three#e1", rung)
+    assert not await one.inbox.ring_and_wait("three#e1", rung)
     os.kill(own_valkey.pid, signal.SIGKILL)
-    assert not await one.inbox.deliver("two#e1", rung)
+    assert not await one.inbox.ring_and_wait("two#e1", rung)
     assert one.inbox.lost == 2
 
 

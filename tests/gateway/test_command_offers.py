@@ -17,12 +17,13 @@ from fairlead.node import Node
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import items, text
+from fairlead.store.reply import text
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Bye, Cmd, End, Hello, Message, Welcome
 
 from support.fixtures import RedisOf
+from support.gateway.lost_doorbells import lost_doorbells
 from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import DialAgent, ScriptedAgent
@@ -373,14 +374,7 @@ async def test_a_command_that_counts_as_sent_and_was_not_is_sent(nodes: TwoNodes
     too."""
     peer = await dial(nodes.holder)
     await peer.greet()
-    (inbox,) = [key for key in items(await nodes.store.submit("KEYS", "fl1:inbox:{holder#*")) if isinstance(key, bytes)]
-
-    async def remove_inbox() -> None:
-        while True:
-            await nodes.store.submit("UNLINK", inbox)
-
-    removing = asyncio.create_task(remove_inbox())
-    try:
+    async with lost_doorbells(nodes.store, peer.agent):
         for _ in range(20):
             command = await nodes.api.start(peer.agent, deadline=300)
             gen = (await row_of(nodes.store, command, peer.agent)).split("|")[1]
@@ -388,9 +382,8 @@ async def test_a_command_that_counts_as_sent_and_was_not_is_sent(nodes: TwoNodes
             if await nodes.store.run(lua.END_OFFER, keys, (peer.agent, gen, "1")) is not None:
                 break
             await finish(peer, (await peer.command()).id)  # its doorbell came between two removals
-    finally:
-        removing.cancel()
-        await asyncio.gather(removing, return_exceptions=True)
+        else:
+            pytest.fail("each of 20 doorbells came between two removals")
     assert (await peer.command()).id == command
     await finish(peer, command)
     assert (await nodes.api.end(command))["state"] == "ok"

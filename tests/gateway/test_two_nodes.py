@@ -7,11 +7,11 @@ import contextlib
 import signal
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
-from fairlead.store.reply import items
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
 from support.fixtures import RedisOf
+from support.gateway.lost_doorbells import lost_doorbells
 from support.gateway.metrics import metric
 from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
@@ -157,15 +157,8 @@ async def test_input_arrives_although_its_doorbells_are_lost(
     for peer, command in zip(peers, commands, strict=True):
         await peer.command()
         await peer.send(Ack(id=command))
-    (inbox,) = [key for key in items(await redis.submit("KEYS", "fl1:inbox:{node-1#*")) if isinstance(key, bytes)]
-
-    async def remove_inbox() -> None:
-        while True:
-            await redis.submit("UNLINK", inbox)
-
-    removing = asyncio.create_task(remove_inbox())
     received = [asyncio.create_task(_input_of(peer)) for peer in peers]
-    try:
+    async with lost_doorbells(redis, peers[0].agent):
         for command in commands:
             answer = await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
             assert answer.status_code == 204
@@ -175,9 +168,6 @@ async def test_input_arrives_although_its_doorbells_are_lost(
             return await metric(other, "fairlead_doorbells_lost_total") + sum(one.done() for one in received) >= 16
 
         await until(swept)
-    finally:
-        removing.cancel()
-        await asyncio.gather(removing, return_exceptions=True)
     async with asyncio.timeout(90):
         assert [await one for one in received] == [b"hello"] * 8
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead.routing.runs.targets.start_window import AGE, LEAST, LOT, RATE, Lot, StartWindow
 
 
-def begun(answer: float, seconds: float, pace: float = inf) -> int:
+def starts_in(answer: float, seconds: float, pace: float = inf) -> int:
     """How many starts there are in this time by a driver that starts what it may, if each is answered after `answer`
     seconds, and no more than `pace` of them in a second."""
     window, now, count, free = StartWindow(), 0.0, 0, 0.0
@@ -52,13 +52,13 @@ def test_an_answer_makes_room_once() -> None:
 
 def test_a_fleet_that_answers_slowly_gets_no_queue() -> None:
     """Two thousand answers a second, one after the other: no more are ahead of them than the window has."""
-    assert begun(0.005, 3.0, pace=2_000) < 3.0 * 2_000 + 2 * LEAST
+    assert starts_in(0.005, 3.0, pace=2_000) < 3.0 * 2_000 + 2 * LEAST
 
 
 @pytest.mark.parametrize("answer", [0.005, 0.02, 0.05, 0.09, 0.2, 60.0])
 def test_distance_does_not_slow_a_run(answer: float) -> None:
     seconds = 2.0
-    assert begun(answer, seconds) > RATE * seconds * 0.7
+    assert starts_in(answer, seconds) > RATE * seconds * 0.7
 
 
 def test_commands_that_take_long_among_short_ones_are_not_waited_for() -> None:
@@ -70,6 +70,20 @@ def test_commands_that_take_long_among_short_ones_are_not_waited_for() -> None:
     assert window.room(0.02) == 0
     assert window.until_older(0.02) == pytest.approx(AGE)
     assert window.room(0.02 + AGE) == LEAST
+
+
+@pytest.mark.parametrize("absent", [0, LOT // 2, LOT - 1])
+def test_agents_that_are_absent_say_nothing_of_how_far_others_are(absent: int) -> None:
+    window = StartWindow()
+    lot = window.started(LOT, 0)
+    for _ in range(absent):
+        window.released(lot)
+    assert window.room(0.001) == LEAST - LOT + absent
+    for _ in range(LOT - absent):
+        window.answered(lot, 0.08)
+    assert window.room(0.08) == window.size == RATE * 0.08
+    window.released(lot)
+    assert window.room(0.08) == window.size, "it does not count any more"
 
 
 def test_there_is_no_time_to_wait_for_if_nothing_counts() -> None:

@@ -2,7 +2,8 @@
 
 The node owns one inbox; `routing` rings through it. A doorbell is a hint: of the node that dispatches a command and the
 node that claims its agent, whichever comes second finds the other's work in Redis, and sweeps find the rest. Therefore
-`ring` never waits and never fails. `deliver` is for sweeps that ring once.
+`ring` never waits and never fails. `ring_and_wait` says whether the doorbell has reached an inbox:
+the command sweeper rings again if not.
 
 In a Cluster an inbox is two streams on different primaries. Doorbells go into the first one, and into the second one
 while the primary of the first is away: so a primary that is away delays no doorbell for agents of the others.
@@ -118,7 +119,7 @@ class Inbox:
             asyncio.get_running_loop().call_soon(self._send)
         self._outgoing.setdefault(lease, []).extend(doorbells)
 
-    async def deliver(self, lease: str, doorbell: Doorbell) -> bool:
+    async def ring_and_wait(self, lease: str, doorbell: Doorbell) -> bool:
         """Ring the node that has this lease, and wait. Returns False if the doorbell has reached no inbox."""
         if lease == self._address:
             asyncio.get_running_loop().call_soon(self._dispatch, [doorbell])

@@ -55,7 +55,7 @@ RECORD_BYTES = 512
 ENTRY_BYTES = 64
 """What each result counts besides its payload, as in record.lua."""
 
-GRACE_MS = 60_000
+UNENDED_MS = 60_000
 """How long a command is kept after its deadline if nobody ends it."""
 
 BULK = "bulk"
@@ -167,9 +167,9 @@ class Commands:
     def append_answer(
         self, command: str, agent: str, gen: int, steps: Sequence[Arg], *, bulk: bool = False
     ) -> Answer[AppendResult | None] | None:
-        """The same for steps that are a whole answer, of a command of which nothing is stored yet. None if they are
-        not. The answer is None if the record is not one for that: `append` stores them then, and nothing was changed.
-        """
+        """Store a whole answer in one step. Returns None if `steps` are no whole answer. The answer is None if the
+        record is not that of an open command without results; nothing was changed then, and `append` is to store the
+        steps."""
         answer = whole_answer(agent, steps, self._output_limit)
         if answer is None:
             return None
@@ -335,7 +335,7 @@ def shared_terms(record: NewRecord, due_at: int, valid_until: int, follower: str
     """What all commands of one call that accepts them share, as the arguments of accept.lua. A record that is never
     ended also lives as long as its Idempotency-Key; otherwise a repeated post would create it a second time."""
     expires, retention, retry, retain, remembered = terms_of(record)
-    open_until = expires + GRACE_MS
+    open_until = expires + UNENDED_MS
     return (
         f"{expires}|{retention}|{retry}|{retain}|{remembered}", expires, max(open_until + retention, remembered),
         open_until, due_at, valid_until, follower, record.payload, schema.OPEN_LIMIT,

@@ -23,6 +23,8 @@ POST_DOUBT = 5.0
 server that restarts or fails over is usually back by then; proxies in front of the API wait for 30 s and more."""
 RING_AGAIN_MS = 5_000
 """A doorbell takes milliseconds. After this time the command sweeper checks that it was handled."""
+RING_RARELY_MS = 60_000
+"""How often at least it checks a command that an agent does not acknowledge: thousands of agents may hang at once."""
 OFFER_VALID_MS = 2_000
 """How long the node that has an agent may send it a command by its doorbell alone, from the acceptance on."""
 OFFER_SETTLED_MS = 3_000

@@ -21,7 +21,7 @@ SMALL: Final = 1024
 
 _SHORT: Final = [bytes((0xA0 | size,)) for size in range(32)]
 _END: Final = 5
-"""The arguments of an end, which is the last step."""
+"""How many arguments an end has; it is the last step."""
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
@@ -34,8 +34,8 @@ class WholeAnswer(msgspec.Struct, frozen=True):
 
 
 def whole_answer(agent: str, steps: Sequence[Arg], limit: int) -> WholeAnswer | None:
-    """The answer that `steps` are; None if they are not all of one that ended as `ok`, or too much, or more than the
-    `limit` of bytes of results."""
+    """The answer that `steps` are; None if they are not an answer that ended as `ok`, or have too many results or
+    bytes, or more bytes of results than `limit` allows."""
     if len(steps) < _END or steps[-_END] != "e":
         return None
     at = 1 if steps[0] == "a" else 0

@@ -3,13 +3,12 @@
 -- if none comes after it ms (both if it is accepted before it expires), when the command sweeper checks them first ms,
 -- valid until ms, follower, payload, open limit, the bytes of results above which they are dropped soon after the end
 -- ('' for no limit), '1' to offer them.
-local at = redis.call('TIME')
-local past = at[1] * 1000 + math.floor(at[2] / 1000)
-if past > tonumber(ARGV[6]) then return {'late'} end
-local record_until, open_until = ARGV[3], ARGV[4]
-past = past - tonumber(ARGV[2])
-if past > 0 then
-  record_until, open_until = string.format('%.0f', record_until + past), string.format('%.0f', open_until + past)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+if now > tonumber(ARGV[6]) then return {'late'} end
+local record_until, open_until, late = ARGV[3], ARGV[4], now - tonumber(ARGV[2])
+if late > 0 then
+  record_until, open_until = string.format('%.0f', record_until + late), string.format('%.0f', open_until + late)
 end
 
 -- Accepts a command: writes its record, adds it to the agent's open commands and to the deadline queue, all or nothing.
@@ -51,8 +50,8 @@ local function accept(keys, id, agent, about, unknown, due)
   return word, row
 end
 
--- The reply to a command: {'offered', lease, gen, up, seen, sid} | {'ok' | 'exists', the nine fields of the agent row that
--- any other reply has…} | {'unknown'} | {'full', count}.
+-- The reply to a command: {'offered', lease, gen, up, seen, sid} | {'ok' | 'exists', the nine fields of the agent row
+-- that replies of claims and dispatches have…} | {'unknown'} | {'full', count}.
 local function answer(key, word, found)
   if word == 'offered' then return {word, unpack(found, 1, 5)} end
   if word == 'full' then return {word, found} end

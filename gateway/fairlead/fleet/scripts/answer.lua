@@ -3,6 +3,8 @@
 -- `next_n`, `sum` and `few` are what the record has then ('' for no results), `blob` is the end; for the fields see
 -- record.lua. The keys are those of finish_row in record.lua, of which cmd, outcome, open and deadlines are used. With
 -- `keys.ended` the caller removes the members that are added there from the deadline queue.
+-- It repeats the end of finish_row without its functions, since each function that a script has takes time, whether it is
+-- called or not. A change of one is a change of both.
 -- Returns the followers; or nil, and has changed nothing, if the record is any other than that of such a command.
 local function append_answer(keys, agent, gen, next_n, sum, few, blob)
   local cmd = keys[1]

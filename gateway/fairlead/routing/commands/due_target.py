@@ -14,7 +14,14 @@ from fairlead.fleet.node_table import Presence
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, OFFER_SETTLED_MS, RING_AGAIN_MS
+from fairlead.routing.timeouts import (
+    CANCEL_AGAIN_MS,
+    CANCEL_MS,
+    GRACE_MS,
+    OFFER_SETTLED_MS,
+    RING_AGAIN_MS,
+    RING_RARELY_MS,
+)
 from fairlead.tenant import local_id
 
 
@@ -46,11 +53,12 @@ class DueTargetHandler:
         return again
 
     async def _announce_input(self, command: CommandRecord, target: Target) -> bool:
-        """Ring the agent's node for new input, which nobody announces again. Returns False if the doorbell is lost."""
+        """Ring the agent's node for new input, which nobody else announces again. Returns False if the doorbell is
+        lost."""
         row = await self._directory.look_up(target.agent)
         if row is None or not row.lease:
             return True  # the node to which the agent comes back looks for input
-        return await self._inbox.deliver(row.lease, InputAdded(target.agent, command.id))
+        return await self._inbox.ring_and_wait(row.lease, InputAdded(target.agent, command.id))
 
     async def _ring(self, target: Target, doorbell: Doorbell) -> None:
         row = await self._directory.look_up(target.agent)
@@ -58,8 +66,9 @@ class DueTargetHandler:
             self._inbox.ring(row.lease, (doorbell,))
 
     async def _check_sent(self, command: CommandRecord, target: Target, now: int) -> int:
-        """Ring again for a command that counts as sent and is not acknowledged. If it was offered to a link that its
-        agent has no longer, nobody knows whether it was sent there. Returns when to check again (ms)."""
+        """Ring again, ever less often, for a command that counts as sent and is not acknowledged: its node sends it,
+        unless it has sent it on this link. If it was offered to a link that its agent has no longer, nobody knows
+        whether it was sent there. Returns when to check again (ms)."""
         offered = not target.attempt
         if offered and now < command.created + OFFER_SETTLED_MS:
             return command.created + OFFER_SETTLED_MS
@@ -67,13 +76,13 @@ class DueTargetHandler:
         linked = row is not None and self._membership.table.holds(row.lease, now)
         if offered and (row is None or row.gen != target.gen or not linked):
             await self._records.end_offer(command.id, target.agent, target.gen, written=True)
-        if row is not None and row.lease:
-            # The node sends it, unless it has sent it on this link, and its input.
-            if command.has_input:
-                self._inbox.ring(row.lease, (InputAdded(target.agent, command.id),))
-            else:
-                self._ring_queued(row.lease, command, target)
-        return now + RING_AGAIN_MS
+        if row is None or not row.lease:
+            # The node to which the agent comes back takes the command over.
+            return now + RING_AGAIN_MS if offered else command.expires + GRACE_MS
+        self._ring_queued(row.lease, command, target)
+        if command.has_input:
+            self._inbox.ring(row.lease, (InputAdded(target.agent, command.id),))
+        return now + min(max(RING_AGAIN_MS, (now - command.created) // 2), RING_RARELY_MS)
 
     def _ring_queued(self, lease: str, command: CommandRecord, target: Target) -> None:
         self._inbox.ring(lease, (CommandQueued(target.agent, command.id, bulk=command.lane == BULK),))

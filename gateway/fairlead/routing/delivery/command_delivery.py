@@ -9,8 +9,8 @@ that was offered to this very link, by the step that accepted it, is sent as its
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from fairlead.bus.doorbell import CommandOffered
 from fairlead.errors import BusUnavailable
@@ -37,6 +37,9 @@ from fairlead.wire.messages import CANCELLED, DEADLINE, Cancel, Cmd
 
 logger = logging.getLogger(__name__)
 
+METHODS: Final = 1_024
+"""Names of methods that are shared."""
+
 
 class CommandDelivery:
     def __init__(
@@ -52,6 +55,7 @@ class CommandDelivery:
     ) -> None:
         """`timeout` is the number of seconds without reading after which an agent is too slow: as long as it may be
         silent."""
+        self._methods: dict[str, str] = {}
         self._store = fleet.store
         self._records = fleet.records
         self._gate = fleet.gate
@@ -93,7 +97,7 @@ class CommandDelivery:
         if left <= 0:
             self._offers.give_back(offer.agent, offer.command, offer.gen)  # so that it ends as what was never sent
             return
-        method = sys.intern(offer.method)  # many commands of a run have the same one, each of a doorbell of its own
+        method = self._shared(offer.method)  # many commands of a run have the same one, each of a doorbell of its own
         origin = CommandOrigin(method, offer.traceparent, offer.began, offer.created)
         found = Delivery(
             False, 0, 1, left, False, False, offer.retry, offer.payload, offer.lane, origin, offer.signature,
@@ -106,6 +110,12 @@ class CommandDelivery:
             self._send(session, offer.command, found, timing)
         except Exception:
             self._failed(session)
+
+    def _shared(self, method: str) -> str:
+        """The same name of a method for all commands that have it, as far as there are not too many names."""
+        if len(self._methods) >= METHODS:
+            return self._methods.get(method, method)
+        return self._methods.setdefault(method, method)
 
     def link_closed(self, session: Session, interrupted: Mapping[str, CommandTiming]) -> None:
         """Have the commands count as sent that were offered to this link and not acknowledged on it. `interrupted` are
@@ -135,8 +145,7 @@ class CommandDelivery:
                 try:
                     await self._deliver(session, command, timing)
                 except BusUnavailable as e:
-                    # The fence may have been executed, and the sweeper does not ring for what counts as sent: repeat
-                    # it.
+                    # The fence may have been executed: repeat it now, since the sweeper rings only after some seconds.
                     logger.debug("delivery of %s to %s is repeated: %s", command, session.agent, e)
                     await wait_for_redis(self._store, self._timeout)
                     continue

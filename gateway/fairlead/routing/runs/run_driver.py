@@ -223,7 +223,7 @@ class RunDriver:
                 self._end(target, RunTargetState.FAILED, started.refused[target.command], "")
             elif target.command in started.queued:
                 self._plan.queue(target.index)
-                self._answered(target)
+                self._release(target, answered=False)
 
     def _look(self) -> None:
         if (now := self._clock()) - self._looked >= LOOK:
@@ -274,14 +274,16 @@ class RunDriver:
         if state is RunTargetState.OFFLINE and self._run.terms.skips_offline:
             state = RunTargetState.SKIPPED
         self._targets.drop(target)
-        self._answered(target)
+        self._release(target, answered=state is RunTargetState.OK)
         self.ended_targets += self._plan.end(target.index, state, code, digest)
 
-    def _answered(self, target: TargetFollower) -> None:
-        """The start of this target makes room for that of another."""
-        if target.lot is not None:
+    def _release(self, target: TargetFollower, *, answered: bool) -> None:
+        """Let the start of this target make room for that of another. `answered` says that its agent did it."""
+        if target.lot is not None and answered:
             self._window.answered(target.lot, self._clock())
-            target.lot = None
+        elif target.lot is not None:
+            self._window.released(target.lot)
+        target.lot = None
 
     def _join(self) -> None:
         """Have the agents that were found since the last turn as targets, too."""

@@ -2,8 +2,8 @@
 answer.
 
 A task costs more than the work in it. The recorder passes it sessions, and gets back whatever is not the results of one
-command alone, or was not stored: it stores the same once more by itself, which changes nothing that was stored, and
-meets the same obstacle.
+command alone, or was not stored. That includes a whole answer whose record is not that of an open command without
+results: the recorder's task then stores its steps one by one.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ResultRecorder:
                 if self._is_simple(session, batch):
                     ((command, steps),) = batch.ops.items()
                     bulk = session.gives_way(command)
-                    to = (command, session.agent, session.gen, steps)
-                    stored = self._records.append_answer(*to, bulk=bulk) or self._records.append(*to, bulk=bulk)
+                    sent = (command, session.agent, session.gen, steps)
+                    stored = self._records.append_answer(*sent, bulk=bulk) or self._records.append(*sent, bulk=bulk)
                     stored.on_reply(partial(self._answered, session, batch, command, stored.read))
                     return
                 self._alone(session, batch)
