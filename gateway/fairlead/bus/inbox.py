@@ -120,7 +120,7 @@ class Inbox:
         self._outgoing.setdefault(lease, []).extend(doorbells)
 
     async def ring_and_wait(self, lease: str, doorbell: Doorbell) -> bool:
-        """Ring the node that has this lease, and wait. Returns False if the doorbell has reached no inbox."""
+        """Ring the node that has this lease, and wait. Returns False if the doorbell was handed to no inbox."""
         if lease == self._address:
             asyncio.get_running_loop().call_soon(self._dispatch, [doorbell])
             return True

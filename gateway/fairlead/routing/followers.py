@@ -136,10 +136,10 @@ class Followers:
         self._waiting[topic] = (*self._of(topic), follower) if topic in self._waiting else follower
 
     def leave(self, topic: str, follower: Notified) -> None:
-        if self._waiting[topic] is follower:
-            del self._waiting[topic]
-        elif waiting := [one for one in self._of(topic) if one is not follower]:
+        if waiting := [one for one in self._of(topic) if one is not follower]:
             self._waiting[topic] = waiting[0] if len(waiting) == 1 else tuple(waiting)
+        else:
+            del self._waiting[topic]
 
     def follow(self, topic: str, follower: Follower | None = None) -> Following:
         """Follow `topic` within a `with` block, with `follower` if it has joined already."""

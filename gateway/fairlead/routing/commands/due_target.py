@@ -5,6 +5,9 @@ Called by the command sweeper. Every step is conditional on the record, so handl
 
 from __future__ import annotations
 
+import asyncio
+from typing import Final
+
 from fairlead.bus.doorbell import CancelRequested, CommandQueued, Doorbell, InputAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet.command_record import EXPIRED, OUTCOME_UNKNOWN, CommandRecord, StoredEnd, Target
@@ -23,6 +26,9 @@ from fairlead.routing.timeouts import (
     RING_RARELY_MS,
 )
 from fairlead.tenant import local_id
+
+RUNG_WITHIN: Final = 0.5
+"""Seconds that a sweep waits for the server of an inbox. Deadlines of other shards wait for the sweep."""
 
 
 class DueTargetHandler:
@@ -58,7 +64,11 @@ class DueTargetHandler:
         row = await self._directory.look_up(target.agent)
         if row is None or not row.lease:
             return True  # the node to which the agent comes back looks for input
-        return await self._inbox.ring_and_wait(row.lease, InputAdded(target.agent, command.id))
+        try:
+            async with asyncio.timeout(RUNG_WITHIN):
+                return await self._inbox.ring_and_wait(row.lease, InputAdded(target.agent, command.id))
+        except TimeoutError:
+            return False
 
     async def _ring(self, target: Target, doorbell: Doorbell) -> None:
         row = await self._directory.look_up(target.agent)

@@ -27,7 +27,7 @@ from fairlead.routing.delivery.taken_offers import TakenOffers
 from fairlead.routing.delivery.terminal_recorder import TerminalRecorder
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.routing.timeouts import wait_for_redis
+from fairlead.routing.timeouts import RING_AGAIN_MS, wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
@@ -59,6 +59,7 @@ class CommandDelivery:
         self._store = fleet.store
         self._records = fleet.records
         self._gate = fleet.gate
+        self._deadlines = fleet.deadlines
         self.input = InputDelivery(fleet, contents, terminals, tasks, timeout)
         self._completion = completion
         self._terminals = terminals
@@ -188,7 +189,10 @@ class CommandDelivery:
                 self._tasks.spawn(self._complete_with_origin(agent, command, found))
             else:
                 self._complete(agent, command, found, None)
-        elif found.why not in ("stale", "offered"):
+        elif found.why == "offered":
+            # The node that had the offer may be dead, and the sweeper comes rarely to what is not acknowledged.
+            self._deadlines.schedule(command, agent, self._membership.now() + RING_AGAIN_MS)
+        elif found.why != "stale":
             self._completion.forget(command, agent)
 
     def _complete(self, agent: str, command: str, found: Settled, origin: CommandOrigin | None) -> None:

@@ -33,13 +33,15 @@ stores."""
 class Lot:
     """Targets that were started together."""
 
-    __slots__ = ("at", "count", "open")
+    __slots__ = ("at", "count", "measured", "open")
 
     def __init__(self, count: int, at: float) -> None:
         self.count = count
         self.open = count
         """How many of them still count."""
         self.at = at
+        self.measured = False
+        """Whether half of them were answered."""
 
 
 class StartWindow:
@@ -66,7 +68,8 @@ class StartWindow:
             return  # it does not count any more
         lot.open -= 1
         self._open -= 1
-        if lot.open == lot.count // 2:
+        if not lot.measured and lot.open <= lot.count // 2:
+            lot.measured = True
             self._measured(now - lot.at)
 
     def released(self, lot: Lot) -> None:
