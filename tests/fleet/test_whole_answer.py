@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet import schema
+from fairlead.fleet import lua, schema
 from fairlead.fleet.batches.command_batches import CommandBatches, SentSteps
 from fairlead.fleet.batches.whole_answer import FEW, SMALL, whole_answer
 from fairlead.fleet.command_record import NewRecord, ResultPage, StoredEnd, command_keys
@@ -134,8 +134,8 @@ def test_an_ack_that_was_stored_before_changes_nothing_of_that(server: ScriptSer
 
 
 def others(server: ScriptServer, first: int) -> list[tuple[Posted, int]]:
-    """Records that are none of an open command of which nothing is stored; and generations of links, some of which are
-    not the one that has it."""
+    """Records that are not those of open commands without results, each with the generation of a link. Some of these
+    links do not own the command."""
     terms: list[dict[str, Any]] = [{}, {"retain": "window"}, {}, {"results_limit": 5}, {}, {"retry": "safe"}, {}, {}]
     begun, window, given, limited, gone, second, older, newer = (
         Posted(server, first + n, **about) for n, about in enumerate(terms)
@@ -180,3 +180,9 @@ def test_other_steps_are_no_whole_answer(steps: list[Arg]) -> None:
 def test_more_than_the_output_limit_is_none() -> None:
     assert whole_answer(AGENT, answer(b"12345"), 4) is None
     assert whole_answer(AGENT, answer(b"12345"), 5) is not None
+
+
+def test_the_limits_are_those_of_the_scripts() -> None:
+    source = lua.APPEND_RESULTS.source
+    assert f"local FEW_BYTES, FEW = 4096, {FEW}\n" in source
+    assert f"local KEPT_FROM = {SMALL} " in source

@@ -25,7 +25,8 @@ _END: Final = 5
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
-    """How many results there are, and the fields of the record that has them: `few` is empty if there are none."""
+    """`count` is the number of results. The others are fields of the record: `sum`, the packed results `few`, which
+    are empty if there are none, and the packed end `blob`."""
 
     count: int
     sum: str
