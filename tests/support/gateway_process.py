@@ -17,15 +17,18 @@ TIMEOUT = 60.0
 
 
 class ServeProcess:
-    """Started at once; `link`, `api` and `admin` are its URLs once it is ready."""
+    """Started at once; `link`, `api` and `admin` are its URLs once it is ready. `program` are the interpreter's
+    arguments that run the command line."""
 
-    def __init__(self, folder: Path, name: str, redis: str, *flags: str) -> None:
+    def __init__(
+        self, folder: Path, name: str, redis: str, *flags: str, program: tuple[str, str] = ("-m", "fairlead")
+    ) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
         with self._log.open("wb") as sink:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "fairlead", "serve", "--node", name, "--redis", redis,
+                    sys.executable, *program, "serve", "--node", name, "--redis", redis,
                     "--link-port=0", "--api-port=0", "--admin-port=0", *flags,
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,

@@ -70,6 +70,8 @@ class TlsServer:
                 return before
 
     def collected_pss(self) -> int:
+        """Once it has closed what its clients have closed, and given the memory back."""
+        self.cpu_us()
         for process in self.processes:
             if isinstance(process, BenchProcess):
                 process.collect()

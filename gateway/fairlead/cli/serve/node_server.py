@@ -28,6 +28,7 @@ from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, confi
 from fairlead.cli.child_processes import describe_exit
 from fairlead.cli.serve.certificates import Certificates
 from fairlead.cli.serve.file_limits import fit_to_open_files
+from fairlead.cli.serve.process_memory import return_memory
 from fairlead.cli.serve.sockets import NodeSockets, bind_node
 from fairlead.errors import FairleadError
 from fairlead.node import Node
@@ -113,6 +114,7 @@ async def serve_node(
             group.create_task(servers.api.serve(sockets.api))
             group.create_task(servers.admin.serve(None if isinstance(sockets.admin, Path) else sockets.admin))
             group.create_task(_announce(node, servers, ready))
+            returning = group.create_task(return_memory())
             watched = group.create_task(certificates.watch(node.trust_changed)) if certificates else None
             watch = None if valkey is None else group.create_task(_stop_without(valkey, node, servers.link))
             await servers.link.serve(sockets.link)
@@ -121,6 +123,7 @@ async def serve_node(
                 watch.cancel()
             if watched is not None:
                 watched.cancel()
+            returning.cancel()
             # Results and probes are served until the last link has gone.
             node.release_followers()
             servers.api.should_exit = servers.admin.should_exit = True
