@@ -37,6 +37,7 @@ OWNED = (
     "fl2:agent:",
     "fl1:agents:",
     "fl1:columns:",
+    "fl1:cells:",
     "fl2:deadlines:",
     "fl2:kept",
     "fl1:events",

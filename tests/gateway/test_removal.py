@@ -176,6 +176,7 @@ async def test_every_redis_key_has_an_expiry_or_an_owner(
         "fl2:agent:",
         "fl1:agents:",
         "fl1:columns:",
+        "fl1:cells:",
         "fl2:deadlines:",
         "fl1:events",
         "fl1:data_epoch",

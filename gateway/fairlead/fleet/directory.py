@@ -105,11 +105,12 @@ class Directory:
         if it is not `boot`.
         """
         shard = agent_shard(agent)
+        columns, cells = schema.columns_keys(shard)
         reply = self._store.run(
             lua.CLAIM_AGENT,
             (
-                schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent), schema.columns_key(shard),
-                schema.index_key(shard),
+                schema.agent_key(agent), schema.open_key(agent), schema.bound_key(agent), columns,
+                schema.index_key(shard), cells,
             ),
             (
                 lease, boot, conn, sid, facts, valid_until, "" if own_gen is None else own_gen, "1" if known else "",
@@ -129,7 +130,7 @@ class Directory:
         """Write other facts of agents, or nothing for an agent that another session has. The answer has an error for
         each agent whose facts could not be written."""
         calls = [
-            ((schema.agent_key(one.agent), schema.columns_key(agent_shard(one.agent))), one.arguments())
+            ((schema.agent_key(one.agent), *schema.columns_keys(agent_shard(one.agent))), one.arguments())
             for one in changes
         ]
         replies = await self._store.run_each(lua.CHANGE_FACTS, calls, priority=Priority.BACKGROUND)
@@ -233,7 +234,7 @@ class Directory:
         was never seen. With `checked`, the labels of a row that was read before, nothing is changed if they are others
         now."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
-        keys = schema.agent_key(agent), schema.columns_key(agent_shard(agent))
+        keys = schema.agent_key(agent), *schema.columns_keys(agent_shard(agent))
         reply = self._store.run(lua.SET_LABELS, keys, (LABEL_LIMIT, checked or "", *flat))
         return Answer(reply, directory_replies.parse_labels)
 
@@ -297,7 +298,8 @@ class Directory:
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that has been absent since before `seen_before` (ms), and its entry in the index."""
         shard = agent_shard(agent)
-        keys = schema.agent_key(agent), schema.open_key(agent), schema.columns_key(shard), schema.index_key(shard)
+        columns, cells = schema.columns_keys(shard)
+        keys = schema.agent_key(agent), schema.open_key(agent), columns, schema.index_key(shard), cells
         reply = await self._store.run(
             lua.FORGET_AGENT, keys, (seen_before, dead_lease, agent), priority=Priority.BACKGROUND
         )  # fmt: skip

@@ -35,6 +35,7 @@ fl1:agents:{s}         zset    index of agent ids, all with score 0, paged by na
                                sweeper owns it
 fl1:columns:{s}        hash    the columns of a shard: facts and labels of its agents key by key, by which selectors
                                find agents; see columns.lua. Written in the step that writes a row; no TTL
+fl1:cells:{s}          string  the cells of these columns. Written in the same step; no TTL
 fl2:cmd:{s}:id         hash    a command's record, a row for its target, its followers. Written by the scripts of
                                commands; deadline + retention, and `retention` from the end on
 fl2:out:{s}:id         stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record, or
@@ -172,6 +173,7 @@ KEY_TYPES = {
     "fl1:confirmed": "string", NODES: "zset",
     "fl1:node": "hash", REVISION: "hash", REBALANCE: "hash", DISCONNECT: "hash",
     "fl1:disconnected": "hash", "fl2:agent": "hash", "fl2:open": "hash", "fl1:agents": "zset", "fl1:columns": "hash",
+    "fl1:cells": "string",
     "fl2:cmd": "hash",
     "fl2:out": "stream", "fl2:in": "stream", "fl2:outcome": "string", "fl2:aside": "list",
     "fl2:deadlines": "zset", "fl1:idem": "string",
@@ -253,6 +255,11 @@ def index_key(shard: int) -> str:
 
 def columns_key(shard: int) -> str:
     return f"fl1:columns:{{{shard}}}"
+
+
+def columns_keys(shard: int) -> tuple[str, str]:
+    """The columns of a shard and their cells."""
+    return columns_key(shard), f"fl1:cells:{{{shard}}}"
 
 
 def cmd_key(command: str) -> str:

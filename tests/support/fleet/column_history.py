@@ -82,7 +82,7 @@ class ColumnHistory:
 
     async def step(self) -> None:
         agent = self.rng.choice(self._agents)
-        key = schema.columns_key(agent_shard(agent))
+        keys = schema.columns_keys(agent_shard(agent))
         what = self.rng.random()
         if what < 0.5:
             await self.claim(agent, new_facts=self.rng.random() < 0.7, known=self.rng.random() < 0.5)
@@ -92,11 +92,14 @@ class ColumnHistory:
         elif what < 0.85:
             await self.remove(agent)
         elif what < 0.92:
-            await self.store.submit("DEL", schema.agent_key(agent), *([] if self.rows_lost else [key]))
+            await self.store.submit("DEL", schema.agent_key(agent), *([] if self.rows_lost else keys[:1]))
         elif what < 0.94:
-            await self.store.submit("DEL", key)
+            await self.store.submit("DEL", self.rng.choice(keys))
+        elif what < 0.945:
+            await self.store.submit("SET", self.rng.choice(keys), "a note")
         elif what < 0.95:
-            await self.store.submit("SET", key, "a note")
+            await self.store.submit("DEL", keys[1])
+            await self.store.submit("RPUSH", keys[1], "a note")
         else:
             await self._build(agent_shard(agent))
 
@@ -116,9 +119,10 @@ class ColumnHistory:
             await self.directory.forget(agent, self._far, row.lease)
 
     async def _build(self, shard: int) -> None:
-        key: Arg = schema.columns_key(shard)
-        if await self.store.submit("TYPE", key) != b"hash":
-            await self.store.submit("DEL", key)  # as `KeyTypes` does
+        key: Arg
+        for key, of_type in zip(schema.columns_keys(shard), (b"hash", b"string"), strict=True):
+            if await self.store.submit("TYPE", key) != of_type:
+                await self.store.submit("DEL", key)  # as `KeyTypes` does
         await self.builder.build(shard)
 
     async def build_all(self) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.columns.column import positions
-from fairlead.fleet.columns.shard_columns import CELLS, ShardColumns, needed
+from fairlead.fleet.columns.shard_columns import ShardColumns, needed
 from fairlead.fleet.directory import NAMES_AT_ONCE, SHARDS_AT_ONCE, Directory
 from fairlead.fleet.selector import Selector
 from fairlead.shards import SHARDS, agent_shard
@@ -120,7 +120,7 @@ class AgentColumns:
 
     def _read(self, shard: int, names: list[str]) -> Answer[ShardColumns | None]:
         reply = self._store.run(
-            lua.READ_COLUMNS, (schema.columns_key(shard),), (CELLS, *names), priority=Priority.BACKGROUND,
+            lua.READ_COLUMNS, schema.columns_keys(shard), names, priority=Priority.BACKGROUND,
             expected=EXPECTED * len(names),
         )  # fmt: skip
         return Answer(reply, partial(ShardColumns.parse, names))

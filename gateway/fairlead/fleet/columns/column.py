@@ -49,21 +49,24 @@ class Matches(NamedTuple):
 
 
 class Column:
-    """`size` is the number of cells. A column that the shard does not have is empty: no agent has a value. One that was
-    `refused` knows nothing."""
+    """`size` is the number of cells; `firsts` and `seconds` are the bytes of the hashes. A column that the shard does not
+    have is empty: no agent has a value. One that was `refused` knows nothing."""
 
-    __slots__ = ("_cells", "_hashes", "_refused", "_size", "_values")
+    __slots__ = ("_cells", "_firsts", "_refused", "_seconds", "_size", "_values")
 
-    def __init__(self, size: int, codes: bytes, cells: bytes, hashes: bytes, refused: bool = False) -> None:
+    def __init__(
+        self, size: int, codes: bytes, cells: bytes, firsts: bytes, seconds: bytes, refused: bool = False
+    ) -> None:
         self._size = size
         self._values = parse_codes(codes)
         self._cells = cells.ljust(size, b"\0")
-        self._hashes = hashes.ljust(2 * size, b"\0")
+        self._firsts = firsts.ljust(size, b"\0")
+        self._seconds = seconds.ljust(size, b"\0")
         self._refused = refused
 
     @classmethod
     def missing(cls, size: int, *, refused: bool) -> Column:
-        return cls(size, b"", b"", b"", refused)
+        return cls(size, b"", b"", b"", b"", refused)
 
     @property
     def filled(self) -> int:
@@ -100,10 +103,10 @@ class Column:
         others = self._others()
         if not others:
             return 0
-        found, firsts, seconds = 0, self._hashes[::2], self._hashes[1::2]
+        found = 0
         for value in values:
             first, second = hashlib.sha1(value.encode(), usedforsecurity=False).digest()[:2]
-            found |= _equal(firsts, first) & _equal(seconds, second)
+            found |= _equal(self._firsts, first) & _equal(self._seconds, second)
         return found & others
 
 

@@ -35,8 +35,8 @@ class ColumnBuilder:
 
     async def build(self, shard: int) -> int:
         """Build the columns of a shard unless they are ready. Returns the number of rows that were added."""
-        key = (schema.columns_key(shard),)
-        begun = text(await self._store.run(lua.CREATE_COLUMNS, key, (FULL_MS,), priority=Priority.BACKGROUND))
+        keys = schema.columns_keys(shard)
+        begun = text(await self._store.run(lua.CREATE_COLUMNS, keys, (FULL_MS,), priority=Priority.BACKGROUND))
         if not begun:
             return 0
         added, after = 0, ""
@@ -44,11 +44,11 @@ class ColumnBuilder:
             added += await self._add(shard, page)
             after = page[-1]
             await asyncio.sleep(PAUSE)
-        await self._store.run(lua.END_COLUMNS, key, (begun,), priority=Priority.BACKGROUND)
+        await self._store.run(lua.END_COLUMNS, keys[:1], (begun,), priority=Priority.BACKGROUND)
         return added
 
     async def _add(self, shard: int, agents: list[str]) -> int:
-        calls = [((schema.agent_key(agent), schema.columns_key(shard)), ()) for agent in agents]
+        calls = [((schema.agent_key(agent), *schema.columns_keys(shard)), ()) for agent in agents]
         added = 0
         for agent, reply in zip(
             agents, await self._store.run_each(lua.INDEX_AGENT, calls, priority=Priority.BACKGROUND), strict=True

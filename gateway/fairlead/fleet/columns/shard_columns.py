@@ -12,9 +12,6 @@ from fairlead.fleet.columns.column import Column, Matches, every
 from fairlead.fleet.selector import Selector, Term
 from fairlead.store.reply import Reply, integer, items, octets
 
-CELLS: Final = 112
-"""Cells of one field in Redis, as in columns.lua: with its header it fills an allocation of 128 bytes, and a change of
-one cell copies no more than that."""
 TENANT: Final = "t"
 LOST: Final = "x"
 
@@ -44,12 +41,11 @@ class ShardColumns:
         size = integer(count)
         refused = {"f": bool(octets(rest[0])), "l": bool(octets(rest[1]))}
         columns = {}
-        for name, at in zip(names, range(2, len(rest), 3), strict=True):
+        for name, at in zip(names, range(2, len(rest), 4), strict=True):
             if rest[at] is None:
                 columns[name] = Column.missing(size, refused=refused.get(name[0], False))
             else:
-                codes, cells, hashes = map(octets, rest[at : at + 3])
-                columns[name] = Column(size, codes, cells[:size], hashes[: 2 * size])
+                columns[name] = Column(size, *map(octets, rest[at : at + 4]))
         return cls(size, columns)
 
     def of_tenant(self, tenant: str) -> Matches:

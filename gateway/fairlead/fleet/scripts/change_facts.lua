@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS: agent row, columns. ARGV: the session that has told the facts, the facts as JSON, what they were before as far as
+-- KEYS: agent row, columns, cells. ARGV: the session that has told the facts, the facts as JSON, what they were before as far as
 -- that session knows, and for each fact that differs its key, its value before and its value now, '-' for none and
 -- otherwise '+VALUE': no JSON is decoded here unless the row has other facts than the session knows.
 -- Returns 1, or 0 if another session has the agent, or none.
@@ -19,6 +19,6 @@ else
   differing, all = difference(row[3], ARGV[2])
 end
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-keep_facts(KEYS[1], KEYS[2], set, now, row[3], ARGV[2], differing, all, row[7], row[4], row[5], row[6])
+keep_facts(KEYS[1], KEYS[2], KEYS[3], set, now, row[3], ARGV[2], differing, all, row[7], row[4], row[5], row[6])
 redis.call('HSET', KEYS[1], unpack(set))
 return 1

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- KEYS: agent row, open, bound key, columns, index. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim
+-- KEYS: agent row, open, bound key, columns, index, cells. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim
 -- ('' otherwise), '1' if a missing row has been lost, ms for which attempts of one boot are ordered,
 -- thumbprint of the key that the agent has proved to hold ('' if none), labels of an agent without a row as JSON ('' if
 -- none), when the certificate or JWT that names the agent was issued in s ('' for any other proof), '1' for a certificate,
@@ -139,7 +139,7 @@ if row[11] ~= ARGV[5] or string.match(row[12] or '', '^%d+') ~= redis.pcall('HGE
 --include facts
   local older = row[11] and row[11] ~= ARGV[5] and redis.call('HGET', KEYS[1], 'fact_changes')
   local differing, all = difference(row[11], ARGV[5])
-  keep_facts(KEYS[1], KEYS[4], set, now, row[11], ARGV[5], differing, all, older, row[12], labels, lost)
+  keep_facts(KEYS[1], KEYS[4], KEYS[6], set, now, row[11], ARGV[5], differing, all, older, row[12], labels, lost)
 end
 redis.call('HSET', KEYS[1], unpack(set))
 redis.call('ZADD', KEYS[5], 0, ARGV[20])

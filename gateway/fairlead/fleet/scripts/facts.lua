@@ -43,10 +43,10 @@ end
 
 -- Writes other facts of an agent into the columns, and adds to `set` what its row is to have. `before` is what it had,
 -- `differing` and `all` are their `difference`, `older` the changes before this one. `all` may be the text of the facts.
-local function keep_facts(row, columns, set, now, before, facts, differing, all, older, placed, labels, lost)
+local function keep_facts(row, columns, cells, set, now, before, facts, differing, all, older, placed, labels, lost)
   local changes, n = {}, #set
   for i = 1, #differing, 3 do add_change(changes, 'f.', differing[i], differing[i + 2]) end
-  local pos = keep_columns(columns, index_row, row, placed, changes, all, labels or '{}', lost)
+  local pos = keep_columns(columns, cells, index_row, row, placed, changes, all, labels or '{}', lost)
   if pos then
     set[n + 1], set[n + 2], n = 'pos', pos, n + 2
   end

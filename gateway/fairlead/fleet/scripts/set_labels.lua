@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 --include columns
--- KEYS: agent row, columns. ARGV: limit of labels, the labels as JSON that the row must still have or '' for any, then per
+-- KEYS: agent row, columns, cells. ARGV: limit of labels, the labels as JSON that the row must still have or '' for any, then per
 -- label: key, '1' to set or '' to remove, value.
 -- After the call, labels that Redis lost before no longer count as missing, because the platform has set them again.
 -- Returns {'ok', labels as JSON} | {'unknown'} | {'changed'} | {'full', count}. Either all changes are made or none.
@@ -21,6 +21,6 @@ local gen, pos = position_of(row[3])
 if gen then
   local changes = row[4] and {'x', false} or {}
   for i = 3, #ARGV, 3 do add_change(changes, 'l.', ARGV[i], ARGV[i + 1] == '1' and ARGV[i + 2]) end
-  keep_columns(KEYS[2], write_cells, gen, pos, changes, {})
+  keep_columns(KEYS[2], KEYS[3], write_cells, gen, pos, changes, {})
 end
 return {'ok', packed}
