@@ -141,6 +141,30 @@ def test_few_rows_are_read_of_many(server: ScriptServer) -> None:
     server.run(play())
 
 
+def test_the_cells_of_a_shard_outgrow_their_room_again_and_again(server: ScriptServer) -> None:
+    """With values beyond the codes of a column, and with a column that came late. Each column is read in one call."""
+    played = history(server, 1)
+    shard, far = SOME[0], server.run(server.time()) + FAR_MS
+    names = [name for name in (f"agent-{n}" for n in range(40_000)) if agent_shard(name) == shard][:400]
+
+    async def getranges() -> int:
+        stats = text(await server.store.submit("INFO", "commandstats"))
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in stats.splitlines() if "_getrange:" in line)
+
+    async def play() -> None:
+        await played.build_all()
+        for n, name in enumerate(names):
+            facts = msgspec.json.encode({"os": "linux", "host": f"h{n}"} | ({"late": str(n % 2)} if n >= 300 else {}))
+            assert isinstance(await played.directory.claim(name, "n#1", "boot", 1, f"sid {n}", facts, far), Claimed)
+        for selector, expected in (("os=linux", 400), ("host=h1", 1), ("host=h399", 1), ("late=1", 50), ("!late", 300)):
+            assert await played.counted("", parse(selector)) == expected, selector
+        await server.store.submit("CONFIG", "RESETSTAT")
+        assert await played.parts("", parse("os=linux,late=0")) == (50, [])
+        assert await getranges() == SHARDS + 3, "what the cells begin with, then tenants and two facts where there are any"
+
+    server.run(play())
+
+
 def test_labels_that_nobody_has_any_more_take_no_columns(server: ScriptServer) -> None:
     """More labels come and go than there may be columns, and a later one is still found without reading rows."""
     played = history(server, 1)
