@@ -1,7 +1,7 @@
 """Selections by columns: after any history they are those of a reading of all rows, and they read few rows.
 
-Every test runs on a single server and on a one-node cluster. With the small limits, columns have few codes, soon outgrow
-their room, and soon refuse keys.
+Every test runs on a single server and on a one-node cluster. With the small limits, columns have few codes, soon
+outgrow their room, and soon refuse keys.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def test_the_cells_of_a_shard_outgrow_their_room_again_and_again(server: ScriptS
             assert await played.counted("", parse(selector)) == expected, selector
         await server.store.submit("CONFIG", "RESETSTAT")
         assert await played.parts("", parse("os=linux,late=0")) == (50, [])
-        assert await getranges() == SHARDS + 3, "what the cells begin with, then tenants and two facts where there are any"
+        assert await getranges() == SHARDS + 3, "what cells begin with, then tenants and two facts"
 
     server.run(play())
 

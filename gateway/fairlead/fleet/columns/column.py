@@ -49,8 +49,8 @@ class Matches(NamedTuple):
 
 
 class Column:
-    """`size` is the number of cells; `firsts` and `seconds` are the bytes of the hashes. A column that the shard does not
-    have is empty: no agent has a value. One that was `refused` knows nothing."""
+    """`size` is the number of cells; `firsts` and `seconds` are the bytes of the hashes. A column that the shard does
+    not have is empty: no agent has a value. One that was `refused` knows nothing."""
 
     __slots__ = ("_cells", "_firsts", "_refused", "_seconds", "_size", "_values")
 

@@ -45,7 +45,8 @@ class ShardColumns:
             if rest[at] is None:
                 columns[name] = Column.missing(size, refused=refused.get(name[0], False))
             else:
-                columns[name] = Column(size, *map(octets, rest[at : at + 4]))
+                codes, cells, firsts, seconds = map(octets, rest[at : at + 4])
+                columns[name] = Column(size, codes, cells, firsts, seconds)
         return cls(size, columns)
 
     def of_tenant(self, tenant: str) -> Matches:
