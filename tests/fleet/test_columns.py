@@ -28,7 +28,7 @@ COLUMNS = 64
 """Those of labels that a shard may have, as in columns.lua."""
 LIMITS = "LEAST, CODES, OTHER, COLUMNS, LENGTH = 64, 254, 255, 64, 128"
 SMALL = "LEAST, CODES, OTHER, COLUMNS, LENGTH = 2, 3, 255, 4, 12"
-SCRIPTS = ("CLAIM_AGENT", "SET_LABELS", "FORGET_AGENT", "INDEX_AGENT")
+SCRIPTS = ("CLAIM_AGENT", "SET_LABELS", "FORGET_AGENT", "INDEX_AGENT", "CHANGE_FACTS")
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])

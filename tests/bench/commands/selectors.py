@@ -114,7 +114,7 @@ class Bench:
             told = [
                 FactsChange(
                     f"agent-{n:07d}", f"s{n:015x}", msgspec.json.encode(facts(n, before)),
-                    msgspec.json.encode(facts(n, version)),
+                    msgspec.json.encode(facts(n, version)), int(1000 * time.time()),
                 )
                 for n in range(start, min(start + AT_ONCE, numbers.stop))
             ]  # fmt: skip

@@ -1,7 +1,7 @@
 """Random histories of a small fleet with tenants, whose selections are compared with a reading of all rows.
 
 Called by test_columns.py. A history does what nodes and the platform do to rows (claims with the same and with other
-facts, moves, labels, removals) and what may happen to Redis (a row or the columns are lost, or somebody writes another
+facts, facts told on a link, moves, labels, removals) and what may happen to Redis (a row or the columns are lost, or somebody writes another
 type there), on a real server.
 """
 
@@ -15,7 +15,9 @@ import msgspec
 from fairlead.fleet import schema
 from fairlead.fleet.columns.agent_columns import AgentColumns
 from fairlead.fleet.columns.column_builder import ColumnBuilder
+from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory import Directory, ProvedKey
+from fairlead.fleet.reports.fact_history import FactHistory, NotedChange
 from fairlead.fleet.schema import AgentRow
 from fairlead.fleet.selector import Selector, parse
 from fairlead.shards import SHARDS, agent_shard
@@ -75,7 +77,9 @@ class ColumnHistory:
         names = (f"{a}{b}" for a in string.ascii_lowercase for b in range(40))
         local = [name for name in names if agent_shard(name) in SOME][:20]
         self._agents = [qualified(tenant, name) for tenant in TENANTS for name in local]
+        self._history = FactHistory(store)
         self._facts: dict[str, bytes] = {}
+        self._sids: dict[str, str] = {}
         self.rows_lost = bool(seed % 2)
         """Whether single rows are removed by hand, which leaves their positions taken: counts are too high then."""
         self._sid = 0
@@ -84,7 +88,9 @@ class ColumnHistory:
         agent = self.rng.choice(self._agents)
         keys = schema.columns_keys(agent_shard(agent))
         what = self.rng.random()
-        if what < 0.5:
+        if what < 0.2:
+            await self.tell(agent)
+        elif what < 0.5:
             await self.claim(agent, new_facts=self.rng.random() < 0.7, known=self.rng.random() < 0.5)
         elif what < 0.75:
             changes = {name: self.rng.choice([*values, None]) for name, values in LABELS.items()}
@@ -107,11 +113,35 @@ class ColumnHistory:
         if new_facts or agent not in self._facts:
             self._facts[agent] = msgspec.json.encode(_some(self.rng, FACTS))
         self._sid += 1
+        self._sids[agent] = f"sid {self._sid}"
         labels = msgspec.json.encode(_some(self.rng, LABELS)) if self.rng.random() < 0.5 else b""
         await self.directory.claim(
-            agent, self.rng.choice(["n1#a", "n2#b"]), f"boot {self._sid}", 1, f"sid {self._sid}", self._facts[agent],
+            agent, self.rng.choice(["n1#a", "n2#b"]), f"boot {self._sid}", 1, self._sids[agent], self._facts[agent],
             self._far, known=known, key=ProvedKey("", labels),
         )  # fmt: skip
+
+    async def tell(self, agent: str) -> None:
+        """Facts that the agent's link tells, of which few differ. At times its node takes others for those of the row."""
+        row, sid = await self.directory.look_up(agent), self._sids.get(agent, "")
+        told = _decode(self._facts.get(agent, b"{}"))
+        told |= {key: self.rng.choice(FACTS[key]) for key in self.rng.sample(sorted(FACTS), self.rng.randint(1, 2))}
+        for key in self.rng.sample(sorted(told), self.rng.randrange(2)):
+            del told[key]
+        known = row.facts.encode() if row is not None and self.rng.random() < 0.7 else self._facts.get(agent, b"{}")
+        earlier = await self._history.read(agent)
+        change = FactsChange(agent, sid, known, msgspec.json.encode(told), 1_700_000_000_000 + self._sid)
+        assert await self.directory.change_facts([change]) == [None]
+        if row is None or row.sid != sid:
+            return
+        self._facts[agent] = change.facts
+        after = await self.directory.look_up(agent)
+        assert after is not None
+        assert after.facts == change.facts.decode()
+        if row.facts != after.facts:
+            old = _decode(row.facts)
+            changed = {key: (old.get(key), told.get(key)) for key in old | told if old.get(key) != told.get(key)}
+            newest = NotedChange(change.at, changed, 0)
+            assert await self._history.read(agent) == [newest, *earlier][:5]
 
     async def remove(self, agent: str) -> None:
         row = await self.directory.look_up(agent)

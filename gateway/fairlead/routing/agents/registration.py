@@ -82,7 +82,7 @@ class Registration:
         self._telemetry = telemetry
         self._settings = settings
         self.refusals, self.expiring = RefusedLinks(), ExpiringLinks(membership.now)
-        self.certified, self.changed_facts = CertifiedLinks(hub), ChangedFacts(fleet)
+        self.certified, self.changed_facts = CertifiedLinks(hub), ChangedFacts(fleet, membership.now)
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
         self.cloned: ClonedAgents | None = None
         """Is told of agents whose key has two holders. The node sets it."""

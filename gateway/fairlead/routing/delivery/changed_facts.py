@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Final
 
 from fairlead.errors import BusUnavailable, FairleadError
@@ -30,7 +31,9 @@ RATE: Final = 2_000
 
 
 class ChangedFacts:
-    def __init__(self, fleet: FleetStore) -> None:
+    def __init__(self, fleet: FleetStore, now: Callable[[], int]) -> None:
+        """`now` is Redis TIME in ms, as far as this node knows it."""
+        self._now = now
         self._store = fleet.store
         self._directory = fleet.directory
         self._waiting: dict[Session, bytes] = {}
@@ -63,10 +66,11 @@ class ChangedFacts:
 
     async def _write_some(self, part: list[tuple[Session, bytes]]) -> None:
         errors: list[FairleadError | None]
+        now = self._now()
         known = [(session.agent, session.identity, before) for session, before in part]
         try:
             errors = await self._directory.change_facts(
-                [FactsChange(agent, one.sid, before, one.facts) for agent, one, before in known]
+                [FactsChange(agent, one.sid, before, one.facts, now) for agent, one, before in known]
             )
         except BusUnavailable as e:
             errors = [e] * len(part)
