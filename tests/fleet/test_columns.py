@@ -7,6 +7,7 @@ outgrow their room, and soon refuse keys.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -14,6 +15,7 @@ import pytest
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.columns import agent_columns, column_builder
+from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.selector import parse
 from fairlead.shards import SHARDS, agent_shard
@@ -219,6 +221,33 @@ def test_the_same_facts_leave_row_and_columns_as_they_are(server: ScriptServer) 
         assert items(await server.store.submit("HMGET", schema.agent_key("agent-0"), "facts", "pos")) == [facts, pos]
         await fill(played, 1, far, os="bsd")
         assert await server.store.submit("HGETALL", schema.columns_key(agent_shard("agent-0"))) != columns
+
+    server.run(play())
+
+
+def test_a_told_fact_whose_value_is_known_takes_four_calls(server: ScriptServer) -> None:
+    """Row and columns are read once each, and a cell and the row are written."""
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+
+    async def calls() -> dict[str, int]:
+        stats = text(await server.store.submit("INFO", "commandstats"))
+        return {
+            name: int(count) for name, count in re.findall(r"cmdstat_(h\w+|\w+range|bit\w+|time):calls=(\d+)", stats)
+        }
+
+    async def play() -> None:
+        await played.build_all()
+        await fill(played, 1, far, zone="eu-1")
+        told = [
+            msgspec.json.encode({"os": "linux", "os.version": "9", "host": "h0", "zone": f"eu-{n}"}) for n in (1, 2)
+        ]
+        for before, facts in (told, told[::-1]):
+            await server.store.submit("CONFIG", "RESETSTAT")
+            change = FactsChange("agent-0", "sid 0", before, facts, far)
+            assert await played.directory.change_facts([change]) == [None]
+        assert await calls() == {"hmget": 2, "setrange": 1, "hset": 1}
+        assert await played.parts("", parse("zone=eu-1")) == (1, [])
 
     server.run(play())
 

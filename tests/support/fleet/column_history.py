@@ -1,8 +1,8 @@
 """Random histories of a small fleet with tenants, whose selections are compared with a reading of all rows.
 
 Called by test_columns.py. A history does what nodes and the platform do to rows (claims with the same and with other
-facts, facts told on a link, moves, labels, removals) and what may happen to Redis (a row or the columns are lost, or somebody writes another
-type there), on a real server.
+facts, facts told on a link, moves, labels, removals) and what may happen to Redis (a row or the columns are lost, or
+somebody writes another type there), on a real server.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ColumnHistory:
         )  # fmt: skip
 
     async def tell(self, agent: str) -> None:
-        """Facts that the agent's link tells, of which few differ. At times its node takes others for those of the row."""
+        """Facts that the agent's link tells, of which few differ. At times its node is wrong about those of the row."""
         row, sid = await self.directory.look_up(agent), self._sids.get(agent, "")
         told = _decode(self._facts.get(agent, b"{}"))
         told |= {key: self.rng.choice(FACTS[key]) for key in self.rng.sample(sorted(FACTS), self.rng.randint(1, 2))}
