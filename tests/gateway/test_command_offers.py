@@ -13,6 +13,7 @@ import pytest
 from fairlead.bus.doorbell import CommandOffered, Doorbell
 from fairlead.fleet import lua, schema
 from fairlead.hub.session import Session
+from fairlead.hub.session_context import SessionContext
 from fairlead.node import Node
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -203,7 +204,7 @@ async def test_a_paused_holder_whose_agent_has_left_delivers_nothing(nodes: TwoN
 
 def connected(node: Node, conn: int, boot: str = "b") -> tuple[Session, Wire]:
     """A session of the node whose agent has said hello."""
-    session, wire = Session(GATEWAY, node.routing.link_handler, 1 << 18), Wire()
+    session, wire = Session(SessionContext(GATEWAY, node.routing.link_handler, 1 << 18)), Wire()
     session.on_open(wire)
     feed_message(session, wire, Hello(agent=NAME, boot=boot, conn=conn))
     return session, wire

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fairlead.hub.session import Session
+from fairlead.hub.session_context import SessionContext
 from fairlead.node import Node
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -28,7 +29,7 @@ GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK)
 
 def connected(node: Node, conn: int, **have: int) -> tuple[Session, Wire]:
     """A session of the node whose agent has said hello."""
-    session, wire = Session(GATEWAY, node.routing.link_handler, 1 << 18), Wire()
+    session, wire = Session(SessionContext(GATEWAY, node.routing.link_handler, 1 << 18)), Wire()
     session.on_open(wire)
     feed_message(session, wire, Hello(agent="mover", boot="b", conn=conn, have=have))
     return session, wire

@@ -13,7 +13,7 @@ moves = st.lists(st.tuples(st.sampled_from(["start", "start", "stop"]), st.sampl
 
 @given(moves)
 def test_each_open_command_has_its_own(moves: list[tuple[str, str]]) -> None:
-    link = LinkTelemetry(None, 1024, None)  # type: ignore[arg-type]  # timestamps need no handler
+    link = LinkTelemetry(None, None)  # type: ignore[arg-type]  # timestamps need no context
     known: dict[str, CommandTiming] = {}
     for move, command in moves:
         if move == "start":

@@ -71,6 +71,7 @@ def test_totals_are_the_sums_over_all_sessions(history: list[tuple[int, str, str
     for session, wire in links:
         session.on_close(wire, 1006, "")
         session.discard_pending()
+        assert not session.context.paused
     assert (totals.streams, totals.pending) == (0, 0)
 
 

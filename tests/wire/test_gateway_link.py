@@ -27,6 +27,8 @@ from fairlead.wire.messages import (
     Rx,
 )
 
+from support.wire.windowed_link import WindowedLink
+
 HELLO = Hello(agent="a", boot="b", conn=1)
 ALL: list[FromAgent | None] = [
     HELLO, Hb(ts=1), Ack(id="A"), Chunk(id="A", n=0, kind="stdout"), End(id="A", total=0), Credit(id="A", bytes=1),
@@ -36,7 +38,7 @@ NAMES = ["hello", "hb", "ack", "chunk", "end", "credit", "event", "event-0", "au
 
 
 def link_in(phase: LinkPhase, window: int = WINDOW) -> GatewayLink:
-    link = GatewayLink(window)
+    link = WindowedLink(window)
     if phase >= LinkPhase.CLAIMING:
         link.receive(HELLO)
     if phase >= LinkPhase.READY:

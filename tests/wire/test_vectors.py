@@ -1,6 +1,6 @@
 """The vectors that ship with the package, run against our own two ends: they are what we follow ourselves.
 
-A conversation is played between a real GatewayLink and a real AgentLink over a real Outbox. What the state
+A conversation is played between a real WindowedLink and a real AgentLink over a real Outbox. What the state
 machines produce by themselves (chunks, what is sent again, receipts, credit, hello's `have`) must equal the
 script; what only routing knows (when to welcome, when something is stored) is taken from it.
 """
@@ -17,7 +17,7 @@ from fairlead.errors import ProtocolViolation
 from fairlead.mock.script import Conversation, Step, data_of, load_conversations, load_messages
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
-from fairlead.wire.gateway_link import Action, GatewayLink
+from fairlead.wire.gateway_link import Action
 from fairlead.wire.messages import (
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
@@ -41,6 +41,8 @@ from fairlead.wire.messages import (
     Welcome,
 )
 from fairlead.wire.outbox import Outbox
+
+from support.wire.windowed_link import WindowedLink
 
 SUBPROTOCOL = {"json": SUBPROTOCOL_JSON, "msgpack": SUBPROTOCOL_MSGPACK}
 GATEWAY = gateway_codec(SUBPROTOCOL_JSON)
@@ -131,7 +133,7 @@ class Stage:
 
     def lost(self) -> None:
         self.agent = AgentLink(self.outbox)
-        self.gateway: GatewayLink | None = None
+        self.gateway: WindowedLink | None = None
         self.hello: Hello | None = None
         self.again: list[Numbered] = []
         """What the agent owes after welcome, in order."""
@@ -158,7 +160,7 @@ class Stage:
             self.old = self.old or {name: getattr(self, name) for name in OF_A_LINK}
             self.lost()  # it was drained, or gave the link up
         if self.gateway is None:
-            self.gateway = GatewayLink()
+            self.gateway = WindowedLink()
         if isinstance(message, Ack | Chunk | End | Event) and not broken and not self.stray:
             self._write(message)
         if isinstance(message, Hello) and not broken:

@@ -32,14 +32,15 @@ from fairlead.carrier.http_server.link_acceptor import LinkRefusal
 from fairlead.carrier.http_server.response import Headers
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
+from fairlead.hub.session_context import SessionContext
 from fairlead.identity.authenticated_agent import AuthenticatedAgent
 from fairlead.identity.link_challenge import LinkChallenge
 from fairlead.identity.proof import NONCE_BYTES, NONCE_HEADER
 from fairlead.node import Node
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.tenant import qualified, tenant_of
-from fairlead.wire.codec import Codec, gateway_codec
-from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
+from fairlead.wire.codec import gateway_codec
+from fairlead.wire.messages import SUBPROTOCOLS
 from fairlead.wire.retry import retry_after
 
 
@@ -48,8 +49,11 @@ class LinkEndpoint:
         self._node = node
         self._guard = guard
         settings = node.settings
-        self._codecs: Mapping[str, Codec[FromAgent]] = {
-            name: gateway_codec(name, settings.message_limit) for name in SUBPROTOCOLS
+        self._contexts: Mapping[str, SessionContext] = {
+            name: SessionContext(
+                gateway_codec(name, settings.message_limit), node.routing.link_handler, settings.window
+            )
+            for name in SUBPROTOCOLS
         }
         self._rate = AcceptRate(settings.accept_rate)
         self._refused = Penalties()
@@ -109,9 +113,9 @@ class LinkEndpoint:
                 self._waiting -= 1
 
     def _accept(self, scope: Mapping[str, Any], entered: int, presented: Presented) -> tuple[Session, str, Headers]:
-        subprotocol = next(name for name in scope["subprotocols"] if name in self._codecs)
-        handler, window = self._node.routing.link_handler, self._node.settings.window
-        session = Session(self._codecs[subprotocol], handler, window, [entered, wall_ns(), 0, 0, 0, 0])
+        subprotocol = next(name for name in scope["subprotocols"] if name in self._contexts)
+        handler = self._node.routing.link_handler
+        session = Session(self._contexts[subprotocol], [entered, wall_ns(), 0, 0, 0, 0])
         if presented is None or isinstance(presented, AuthenticatedAgent):
             handler.link_accepted(session, _party(scope, presented), presented)
             return session, subprotocol, ()
@@ -121,7 +125,7 @@ class LinkEndpoint:
         return session, subprotocol, ((NONCE_HEADER.encode(), challenge.nonce.encode()),)
 
     def _offers_codec(self, scope: Mapping[str, Any]) -> bool:
-        return any(name in self._codecs for name in scope["subprotocols"])
+        return any(name in self._contexts for name in scope["subprotocols"])
 
     def _obstacle(self, party: str) -> str | None:
         """Why this node accepts no link from this address or tenant now, or None if it does; the link is then counted
@@ -155,9 +159,9 @@ class LinkEndpoint:
         if not self._offers_codec(websocket.scope):
             self._reject("subprotocol")
             return PlainTextResponse(
-                f"Unsupported subprotocol: name one of {', '.join(self._codecs)} in Sec-WebSocket-Protocol.\n",
+                f"Unsupported subprotocol: name one of {', '.join(self._contexts)} in Sec-WebSocket-Protocol.\n",
                 426,
-                {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
+                {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._contexts)},
             )
         return None
 

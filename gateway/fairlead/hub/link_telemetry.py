@@ -12,7 +12,7 @@ import struct
 import time
 
 from fairlead.hub.pending_messages import PendingMessages
-from fairlead.hub.session_handler import SessionHandler
+from fairlead.hub.session_context import SessionContext
 from fairlead.telemetry.command_timing import CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import new_histogram, observe, pack_histogram, unpack_histogram
 from fairlead.telemetry.link_opening import WELCOMED, pack_opening, unpack_opening
@@ -28,8 +28,8 @@ _RTT = struct.Struct("<d")
 class LinkTelemetry(PendingMessages):
     __slots__ = ("_opening", "_round_trips", "tally", "timings")
 
-    def __init__(self, handler: SessionHandler, window: int, opening: list[int] | None) -> None:
-        super().__init__(handler, window)
+    def __init__(self, context: SessionContext, opening: list[int] | None) -> None:
+        super().__init__(context)
         self._opening: list[int] | bytes | None = opening
         """The timestamps of the link's opening: a list until welcome, then packed, empty once they are taken for
         export, and None if nobody needs them."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from fairlead.hub.session_handler import SessionConnection, SessionHandler
+from fairlead.hub.session_context import SessionContext
+from fairlead.hub.session_handler import SessionConnection
 from fairlead.wire.gateway_link import GatewayLink
 from fairlead.wire.messages import Ack, Chunk, End, Event, FromAgent
 
@@ -24,11 +25,11 @@ OVERHEAD = 200
 
 
 class PendingMessages(GatewayLink):
-    __slots__ = ("connection", "handler", "paused", "pending", "pending_bytes")
+    __slots__ = ("connection", "context", "pending", "pending_bytes")
 
-    def __init__(self, handler: SessionHandler, window: int) -> None:
-        super().__init__(window)
-        self.handler = handler
+    def __init__(self, context: SessionContext) -> None:
+        super().__init__()
+        self.context = context
         self.connection: SessionConnection | None = None
         """None before the connection is open and after it is closed."""
         self.pending: list[FromAgent | None] | None = None
@@ -36,8 +37,15 @@ class PendingMessages(GatewayLink):
         counted and whose credit is granted back. It is a list, which may be empty, from the first pending message until
         `take_pending` finds none left."""
         self.pending_bytes = 0
-        self.paused = False
+
+    @property
+    def window(self) -> int:
+        return self.context.window
+
+    @property
+    def paused(self) -> bool:
         """True while the connection is not read."""
+        return self in self.context.paused
 
     def add_pending(self, message: FromAgent | None) -> None:
         """Keep `message` to be stored. Tells the handler, unless messages are already being stored."""
@@ -46,16 +54,16 @@ class PendingMessages(GatewayLink):
             pending, idle = [], True
             self.pending = pending
         pending.append(message)
-        size, totals = pending_size(message), self.handler.totals
+        size, totals = pending_size(message), self.context.totals
         self.pending_bytes += size
         totals.pending += size
         held = self.pending_bytes
         too_much = held > PENDING_BYTES or held > totals.session_limit or len(pending) > PENDING_MESSAGES
         if too_much and not self.paused and self.connection is not None:
-            self.paused = True
+            self.context.paused.add(self)
             self.connection.pause_reading()
         if idle:
-            self.handler.messages_pending(cast("Session", self))
+            self.context.handler.messages_pending(cast("Session", self))
 
     def take_pending(self, *, more: bool = False) -> list[FromAgent | None]:
         """Take all pending messages. The caller stores them, calls `confirm_stored`, and repeats until none are
@@ -66,18 +74,18 @@ class PendingMessages(GatewayLink):
 
     def confirm_stored(self, size: int) -> None:
         """Record that `size` pending bytes are stored. Resumes reading when at most half of the bound is left."""
-        totals = self.handler.totals
+        totals, paused = self.context.totals, self.context.paused
         self.pending_bytes -= size
         totals.pending -= size
-        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.session_limit)):
-            self.paused = False
+        if self in paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.session_limit)):
+            paused.discard(self)
             if self.connection is not None:
                 self.connection.resume_reading()
 
     def discard_pending(self) -> None:
         """Drop what is pending, because the link is over. The agent has no receipt for it and sends it again."""
         self.pending = None
-        self.handler.totals.pending -= self.pending_bytes
+        self.context.totals.pending -= self.pending_bytes
         self.pending_bytes = 0
 
 

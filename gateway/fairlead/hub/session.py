@@ -2,8 +2,9 @@
 
 A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`). It
 starts no task and keeps no message beyond those that are not stored yet. An idle session is this object, the name of
-its agent and one string of octets (see `link_identity`), and the garbage collector does not know it. Other layers
-change a session through its methods only. Its parts are base classes and not objects of their own, which would cost
+its agent and one string of octets (see `link_identity`), and the garbage collector does not know it. What all sessions
+of a node share, and which of them are in a rare state, is in their `SessionContext`. Other layers change a session
+through its methods only. Its parts are base classes and not objects of their own, which would cost
 every idle link some hundred bytes: `GatewayLink` the state of the conversation, `PendingMessages` what is to be stored,
 `LinkTelemetry` what is measured.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -23,14 +26,27 @@ from fairlead.hub.link_identity import (
     KEY_CHARACTERS,
     UNKNOWN,
     LinkIdentity,
+    pack_facts,
     pack_identity,
     unpack_identity,
 )
 from fairlead.hub.link_telemetry import LinkTelemetry
-from fairlead.hub.session_handler import SessionConnection, SessionHandler
+from fairlead.hub.session_context import SessionContext
+from fairlead.hub.session_handler import SessionConnection
 from fairlead.wire.close_codes import CloseCode
-from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Action, LinkPhase
+from fairlead.wire.gateway_link import (
+    ANSWER,
+    CHANGE,
+    CLAIM,
+    CLOSED,
+    GRANT,
+    GREETING,
+    LEAVE,
+    READY,
+    SKIP,
+    STORE,
+    STORE_UNASKED,
+)
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     Bye,
@@ -39,7 +55,6 @@ from fairlead.wire.messages import (
     Drain,
     Event,
     Facts,
-    FromAgent,
     Hb,
     Hello,
     Message,
@@ -57,40 +72,32 @@ LARGE_MESSAGE = 4096
 
 
 class Session(LinkTelemetry):
-    __slots__ = ("_identity", "agent", "codec", "deliveries", "drained", "gen", "waiter")
+    __slots__ = ("_identity", "agent", "deliveries", "drained")
 
-    def __init__(
-        self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
-    ) -> None:
-        """`window` is the credit in bytes with which each command starts; `opening` has the timestamps of the link's
-        opening."""
-        super().__init__(handler, window, opening)
+    def __init__(self, context: SessionContext, opening: list[int] | None = None) -> None:
+        """`opening` has the timestamps of the link's opening."""
+        super().__init__(context, opening)
         untrack(self)
-        self.codec = codec
         self.agent = ""
         self._identity: LinkIdentity | bytes = UNKNOWN
         """Packed from welcome on."""
-        self.gen = 0
-        """The generation of the agent's claim; 0 before the claim."""
         self.deliveries: DeliveryQueue | None = None
         """The commands that wait to be sent on this link, or None if no command waits."""
         self.drained = False
         """True once the agent was told to leave: its absence afterwards is not a failure."""
-        self.waiter: asyncio.Future[None] | None = None
-        """What `wait_writable` waits for."""
 
     @property
     def ready(self) -> bool:
         """True from welcome until the link closes."""
-        return self.phase is LinkPhase.READY
+        return self.phase is READY
 
     @property
     def open(self) -> bool:
-        return self.connection is not None and self.phase is not LinkPhase.CLOSED
+        return self.connection is not None and self.phase is not CLOSED
 
     @property
     def identity(self) -> LinkIdentity:
-        """What the agent said about itself, and when it was welcomed. From welcome on, each access unpacks it."""
+        """Who the agent is, by what it said and by what the node knows. From welcome on, each access unpacks it."""
         known = self._identity
         return known if isinstance(known, LinkIdentity) else unpack_identity(known)
 
@@ -103,14 +110,18 @@ class Session(LinkTelemetry):
         return self.identity.conn
 
     @property
+    def gen(self) -> int:
+        """The generation of the agent's claim; 0 before the claim."""
+        return self.identity.gen
+
+    @property
     def sid(self) -> str:
         return self.identity.sid
 
     @property
     def memory(self) -> str:
         """The id under which the agent remembers commands: that of its journal if it has one, otherwise `boot`."""
-        known = self.identity
-        return known.journal or known.boot
+        return self.identity.memory
 
     @property
     def welcomed_at(self) -> float:
@@ -118,59 +129,64 @@ class Session(LinkTelemetry):
 
     # -- from hello to welcome ---------------------------------------------------------------------
 
-    def identify(
-        self, agent: str, hello: Hello, facts: bytes, sid: str, thumbprint: str = "", issuer: str = ""
-    ) -> None:
-        """Record who the agent is and what it said about itself. `facts` are its facts as JSON, `thumbprint` is that
-        of the key that it has proved to hold, and `issuer` that of the key that has signed its credential."""
+    def identify(self, agent: str, hello: Hello, packed_sid: bytes, thumbprint: str = "", issuer: str = "") -> None:
+        """Record who the agent is and what it said about itself. `packed_sid` is the id of the session as octets,
+        `thumbprint` that of the key that the agent has proved to hold, and `issuer` that of the key that has signed its
+        credential."""
         self.agent = agent
         key, issuer = thumbprint[:KEY_CHARACTERS], issuer[:ISSUER_CHARACTERS]
-        self._identity = LinkIdentity(hello.boot, hello.conn, sid, hello.caps.journal, facts, key, issuer=issuer)
+        self._identity = LinkIdentity(
+            hello.boot, hello.conn, packed_sid, hello.caps.journal, pack_facts(hello.facts), key, issuer=issuer
+        )
 
     def claimed(self, gen: int) -> None:
         """Record that the agent is claimed for this link, with generation `gen`."""
-        self.gen = gen
+        self._amend(gen=gen)
 
     def welcome(self, message: Welcome) -> None:
         """Send welcome, because the agent is claimed for this link. From now on the session is ready."""
         self.welcomed()
-        now = asyncio.get_running_loop().time()
-        self._identity = pack_identity(msgspec.structs.replace(self.identity, welcomed_at=now))
+        self._amend(welcomed_at=asyncio.get_running_loop().time())
         self.send(message)
 
-    def keep_facts(self, facts: bytes) -> None:
-        """Keep what the agent's facts are by now, as JSON. Called after welcome."""
-        self._identity = pack_identity(msgspec.structs.replace(self.identity, facts=facts))
+    def keep_facts(self, facts: Mapping[str, str]) -> None:
+        """Keep what the agent's facts are by now."""
+        self._amend(packed_facts=pack_facts(facts))
+
+    def _amend(self, **changes: Any) -> None:
+        known = msgspec.structs.replace(self.identity, **changes)
+        self._identity = pack_identity(known) if self.ready else known
 
     # -- sending and closing -----------------------------------------------------------------------
 
     def send(self, message: Message) -> None:
         """Send one message. Closes the link with 4408 if too much waits for the agent to read it."""
         connection = self.connection
-        if connection is None or self.phase is LinkPhase.CLOSED:
+        if connection is None or self.phase is CLOSED:
             return
-        data = self.codec.encode(message)
-        self.handler.message_counters.sent(message, len(data))
+        context = self.context
+        data = context.codec.encode(message)
+        context.message_counters.sent(message, len(data))
         connection.send(data)
 
     async def wait_writable(self, timeout: float) -> None:
         """Wait until the agent has read most of what it was sent. A slow agent is waited for; if nothing at all is
         read for `timeout` seconds, the link is closed with 4408, which ends the wait too."""
-        connection = self.connection
+        connection, waiters = self.connection, self.context.waiters
         while connection is not None and connection.congested and self.open:
-            if self.waiter is None:
-                self.waiter = asyncio.get_running_loop().create_future()
+            if (waiter := waiters.get(self)) is None:
+                waiter = waiters[self] = asyncio.get_running_loop().create_future()
             before = connection.buffered()
-            done, _ = await asyncio.wait({self.waiter}, timeout=timeout)
+            done, _ = await asyncio.wait({waiter}, timeout=timeout)
             if not done and connection.buffered() >= before:
                 self.close(CloseCode.SLOW_READER, f"nothing was read for {timeout:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Send bye and close. `on_close` follows when the connection is over."""
         connection = self.connection
-        if connection is None or self.phase is LinkPhase.CLOSED:
+        if connection is None or self.phase is CLOSED:
             return
-        if self.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
+        if self.phase is not GREETING and code != CloseCode.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
         self._close_link()
         connection.close(code, reason)
@@ -229,7 +245,7 @@ class Session(LinkTelemetry):
         """Open the stream of a command that is sent, or taken over, on this link."""
         before = len(self.streams or ())
         stream = self.opened(command, next_chunk, input_next)
-        self.handler.totals.streams += len(self.streams or ()) - before
+        self.context.totals.streams += len(self.streams or ()) - before
         return stream
 
     def gives_way(self, command: str) -> bool:
@@ -241,71 +257,72 @@ class Session(LinkTelemetry):
         """Close the stream of a command that is over. Later messages of it are counted and skipped."""
         before = len(self.streams or ())
         self.ended(command)
-        self.handler.totals.streams += len(self.streams or ()) - before
+        self.context.totals.streams += len(self.streams or ()) - before
 
     def dismiss_stream(self, command: str) -> Credit | None:
         """Close the stream of a command that the gateway, not the agent, has ended. Returns the credit to send."""
         before = len(self.streams or ())
         credit = self.dismissed(command)
-        self.handler.totals.streams += len(self.streams or ()) - before
+        self.context.totals.streams += len(self.streams or ()) - before
         return credit
 
     def _close_link(self) -> None:
-        self.handler.totals.streams -= len(self.streams or ())
+        self.context.totals.streams -= len(self.streams or ())
         self.closed()
 
     # -- the carrier's listener --------------------------------------------------------------------
 
     def on_open(self, connection: SessionConnection) -> None:
         self.connection = connection
-        self.handler.link_opened(self)
+        self.context.handler.link_opened(self)
 
     def on_message(self, connection: SessionConnection, data: bytes | str) -> None:
-        if self.phase is LinkPhase.CLOSED:
+        if self.phase is CLOSED:
             return
+        context = self.context
         try:
-            message = self.codec.decode(data)
-            self.handler.message_counters.received(message, len(data))
+            message = context.codec.decode(data)
+            context.message_counters.received(message, len(data))
             act = self.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
-        if act is Action.STORE or act is Action.STORE_UNASKED:
+        if act is STORE or act is STORE_UNASKED:
             if type(message) is Event:
                 connection.charge(events=1)
-            elif act is Action.STORE_UNASKED:
+            elif act is STORE_UNASKED:
                 connection.charge(1)
             if self.timings is not None:
                 self._stamp(message)
             self.add_pending(message)
             return
-        if act is Action.SKIP:
+        if act is SKIP:
             connection.charge(1)  # it is numbered, but belongs to no open command
             # Only the credit that an unwanted chunk used is kept, to be granted back.
             self.add_pending(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
             return
         if len(data) >= LARGE_MESSAGE:
             connection.charge(len(data) // LARGE_MESSAGE)
-        if act is Action.ANSWER:
+        if act is ANSWER:
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer itself: answering it would never end
                 self.send(Hb(echo=message.ts))
             if message.rtt is not None and self.add_round_trip(message.rtt):
-                self.handler.rtt_reported(self, message.rtt)
-        elif act is Action.CLAIM:
+                context.handler.rtt_reported(self, message.rtt)
+        elif act is CLAIM:
             assert isinstance(message, Hello)
-            self.handler.hello_received(self, message)
-        elif act is Action.GRANT:
+            context.handler.hello_received(self, message)
+        elif act is GRANT:
             assert isinstance(message, Credit)
-            self.handler.input_credit_received(self, message.id)
-        elif act is Action.CHANGE:
+            context.handler.input_credit_received(self, message.id)
+        elif act is CHANGE:
             assert isinstance(message, Facts)
-            self.handler.facts_changed(self, message.changes)
-        elif act is Action.LEAVE:
+            context.handler.facts_changed(self, message.changes)
+        elif act is LEAVE:
             assert isinstance(message, Bye)
             # With the agent's own code, in case its close frame never arrives.
             connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
-        # Action.IGNORE needs nothing.
+        # `IGNORE` needs nothing.
 
     @property
     def asked(self) -> int:
@@ -318,17 +335,18 @@ class Session(LinkTelemetry):
         self.close(CloseCode.RATE, reason, random.randint(*RETRY_MS))
 
     def on_close(self, connection: SessionConnection, code: int, reason: str) -> None:
-        by_gateway = self.phase is LinkPhase.CLOSED
+        by_gateway = self.phase is CLOSED
         self._close_link()
         self.connection = None
+        self.context.paused.discard(self)
         self.on_writable(connection)
-        self.handler.link_closed(self, code, reason, by_gateway)
+        self.context.handler.link_closed(self, code, reason, by_gateway)
 
     def on_silence(self, connection: SessionConnection) -> None:
         self.close(CloseCode.SILENT, "nothing was heard for 2.5 heartbeats")
 
     def on_writable(self, connection: SessionConnection) -> None:
-        waiter, self.waiter = self.waiter, None
+        waiter = self.context.waiters.pop(self, None)
         if waiter is not None:
             waiter.set_result(None)
 

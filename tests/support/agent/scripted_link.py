@@ -20,7 +20,7 @@ from websockets.asyncio.server import ServerConnection
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Action, GatewayLink
+from fairlead.wire.gateway_link import Action
 from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     WINDOW,
@@ -42,6 +42,8 @@ from fairlead.wire.messages import (
     Retry,
     Welcome,
 )
+
+from support.wire.windowed_link import WindowedLink
 
 TIMEOUT = 20.0
 """Seconds for anything that must happen: the machine may be busy with other tests."""
@@ -79,7 +81,7 @@ class Link:
         self.stores = True
         """Messages get their receipt at once, and their credit back."""
         self.grants = True
-        self.state = GatewayLink()
+        self.state = WindowedLink()
         self._unstored: deque[tuple[Message, Action]] = deque()
         self._news = asyncio.Event()
 

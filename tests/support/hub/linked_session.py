@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fairlead.hub.session import Session
+from fairlead.hub.session_context import SessionContext
 from fairlead.hub.totals import Totals
 from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.wire.codec import agent_codec, gateway_codec
@@ -71,7 +72,7 @@ class SessionHandler:
 
 def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
     """A session whose hello has come and whose claim is under way."""
-    session, wire = Session(GATEWAY, SessionHandler(totals), 1 << 18), Wire()
+    session, wire = Session(SessionContext(GATEWAY, SessionHandler(totals), 1 << 18)), Wire()
     session.on_open(wire)
     feed_message(session, wire, Hello(agent=name, boot="b", conn=1))
     session.agent = name

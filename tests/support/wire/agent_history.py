@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import deque
 
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.gateway_link import Action, GatewayLink
+from fairlead.wire.gateway_link import Action
 from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, FromAgent, FromGateway, Hello, Numbered
 from fairlead.wire.outbox import Outbox
 
 from support.wire.agent_memory import WINDOW, RecordedMemory, welcome
+from support.wire.windowed_link import WindowedLink
 
 SMALL = 32
 COMMANDS = ("A", "B")
@@ -46,8 +47,8 @@ class AgentHistory:
         # The link, if there is one
         self.conn = 0
         self.agent: AgentLink | None = None
-        self.gateway = GatewayLink(WINDOW)
-        self.next: tuple[AgentLink, GatewayLink, Hello] | None = None
+        self.gateway = WindowedLink(WINDOW)
+        self.next: tuple[AgentLink, WindowedLink, Hello] | None = None
         """A new link that has said hello and is not welcomed yet."""
         self.up: deque[FromAgent] = deque()
         self.down: deque[FromGateway] = deque()
@@ -192,7 +193,7 @@ class AgentHistory:
         if self.next is not None:
             return
         self.conn += 1
-        gateway, agent = GatewayLink(SMALL if odd == 1 else WINDOW), AgentLink(self.outbox)
+        gateway, agent = WindowedLink(SMALL if odd == 1 else WINDOW), AgentLink(self.outbox)
         hello = Hello(agent="a", boot="b", conn=self.conn, have=self.outbox.have())
         agent.greeted(hello.have)
         assert gateway.receive(hello) is Action.CLAIM

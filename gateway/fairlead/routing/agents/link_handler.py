@@ -28,7 +28,6 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import FACT_COUNT, FACTS_LIMIT, Hello
 
-NO_FACTS = b"{}"
 _decode_facts = msgspec.json.Decoder(dict[str, str | None]).decode
 
 
@@ -83,11 +82,10 @@ class LinkHandler:
                 session.close(CloseCode.IDENTITY, e.message)
                 return
         # Only the credential says of which tenant an agent is. One with the shared token is of the default tenant.
-        facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
         thumbprint, issuer = ("", "") if proof is None else (proof.thumbprint, proof.issuer)
         agent = qualified("" if proof is None else tenant_of(proof.agent), hello.agent)
-        session.identify(agent, hello, facts, secrets.token_hex(8), thumbprint, issuer)
-        if not _within_limits(session, facts, hello.facts):
+        session.identify(agent, hello, secrets.token_bytes(8), thumbprint, issuer)
+        if not _within_limits(session, hello.facts):
             return
         self._hub.opening.claim_began(session, asyncio.get_running_loop().time())
         self._tasks.spawn(self._registration.register(session, hello))
@@ -102,9 +100,8 @@ class LinkHandler:
         before = session.identity.facts
         told = {**_decode_facts(before), **changes}
         known = {key: value for key, value in told.items() if value is not None}
-        facts = msgspec.json.encode(known)
-        if _within_limits(session, facts, known):
-            session.keep_facts(facts)
+        if _within_limits(session, known):
+            session.keep_facts(known)
             self._registration.changed_facts.add(session, before)
 
     def rtt_reported(self, session: Session, rtt_ms: float) -> None:
@@ -132,13 +129,13 @@ class LinkHandler:
         self._hub.opening.discard(session)  # a connection that is lost before it is open is not reported as closed
 
 
-def _within_limits(session: Session, facts: bytes, known: Mapping[str, str]) -> bool:
-    """Whether these facts may be kept, which `facts` has as JSON. Otherwise the link is closed."""
-    if len(known) > FACT_COUNT:
-        session.close(CloseCode.PROTOCOL, f"{len(known)} facts exceed max {FACT_COUNT}: send fewer")
-    elif len(facts) > FACTS_LIMIT:
+def _within_limits(session: Session, facts: Mapping[str, str]) -> bool:
+    """Whether these facts may be kept. Otherwise the link is closed."""
+    if len(facts) > FACT_COUNT:
+        session.close(CloseCode.PROTOCOL, f"{len(facts)} facts exceed max {FACT_COUNT}: send fewer")
+    elif facts and (size := len(msgspec.json.encode(facts))) > FACTS_LIMIT:
         session.close(
-            CloseCode.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+            CloseCode.PROTOCOL, f"facts of {size} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
         )
     else:
         return True

@@ -140,8 +140,8 @@ class Registration:
         proof = self._hub.opening.proof(session)
         key = _proved_key(proof, hello)
         claimed = await self._directory.claim(
-            session.agent, lease, known.boot, known.conn, known.sid, known.facts, membership.valid_until(),
-            known=membership.rebuilding and known.conn > 1, key=key,
+            session.agent, lease, known.boot, known.conn, known.sid, msgspec.json.encode(hello.facts),
+            membership.valid_until(), known=membership.rebuilding and known.conn > 1, key=key,
             revoke_cloned=self._settings.revoke_cloned, journal=known.journal,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):

@@ -106,7 +106,7 @@ class CommandDelivery:
         )  # fmt: skip
         timing = CommandTiming(offer.rung_at, wall_ns())
         timing.offered = True
-        self._records.recent.sent(offer.command, session.agent, session.gen, session.memory, found.attempt)
+        self._records.recent.sent(offer.command, session.agent, offer.gen, session.memory, found.attempt)
         try:
             self._send(session, offer.command, found, timing)
         except Exception:
@@ -169,7 +169,8 @@ class CommandDelivery:
         self._membership.check_alive("it must not deliver commands")
         await self._gate.wait_settled(command)
         priority = Priority.BULK if timing.gives_way else Priority.COMMANDS
-        found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
+        known = session.identity
+        found = await self._records.fence(command, session.agent, known.gen, known.memory, priority)
         if isinstance(found, Settled):
             self.nothing_to_deliver(session.agent, command, found)
             return

@@ -33,9 +33,10 @@ class Takeover:
         if commands:
             # A record that has gone back to `queued` must not end as expired.
             await self._gate.wait_settled_for(agent_key(session.agent))
+        known = session.identity
 
         def fence(command: str) -> Answer[TakenOver | Settled]:
-            return self._records.take_over(command, session.agent, session.gen, session.memory)
+            return self._records.take_over(command, session.agent, known.gen, known.memory)
 
         taken: dict[str, TakenOver] = {}
         async for command, found in map_bounded(fence, commands, FENCES_AT_ONCE):

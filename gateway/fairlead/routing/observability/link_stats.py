@@ -56,7 +56,7 @@ def link_stats(session: Session) -> LinkStats:
         known.sid, int((now - known.welcomed_at) * 1000), session.received, session.rtt,
         len(session.streams or ()), session.pending_bytes,
         session.connection is not None and session.connection.congested, len(session.deliveries or ()),
-        session.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
+        session.context.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
         tally.failed if tally else 0, _stages(tally) if tally else [],
         session.agent, known.conn,
     )  # fmt: skip

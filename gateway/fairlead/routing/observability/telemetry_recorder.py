@@ -62,10 +62,11 @@ class TelemetryRecorder:
 
     def link_welcomed(self, session: Session, resumed: bool) -> None:
         """Record that an agent was welcomed. `resumed` says that the same process of the agent had a link before."""
+        known = session.identity
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
         self._log_aggregator.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
-            session.agent, session.conn, plain(session.boot), agent=session.agent, session=session.sid,
+            session.agent, known.conn, plain(known.boot), agent=session.agent, session=known.sid,
         )  # fmt: skip
         tracing = self.tracing
         stamps = session.finish_opening(keep=tracing.on)
@@ -78,14 +79,15 @@ class TelemetryRecorder:
         ):  # fmt: skip
             phases.of(phase).observe(max(0, stamps[end] - stamps[begin]) / 1e9)
         slow = stamps[WELCOMED] - stamps[0] >= tracing.slow
-        if tracing.on and (slow or tracing.is_sampled(session.sid)):
+        if tracing.on and (slow or tracing.is_sampled(known.sid)):
             self._export_opening(session)
 
     def _export_opening(self, session: Session) -> None:
         """Export the spans of the link's opening: for a sampled or slow link at once, for others with the first command
         on it whose trace is kept."""
         if (stamps := session.take_opening()) is not None:
-            facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
+            encoding = session.context.codec.subprotocol
+            facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": encoding}
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
     def link_closed(
