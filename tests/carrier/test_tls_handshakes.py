@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import ssl
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
@@ -16,7 +13,6 @@ from fairlead.carrier.epoll.tls_transport import TlsTransport
 from fairlead.carrier.http_server.admission import Abortable, Admission
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.carrier.tls import openssl
 from fairlead.carrier.tls.tls_acceptor import HandshakingSocket
 
 from support.carrier.listeners import RecordingListener
@@ -219,10 +215,9 @@ async def test_old_versions_and_renegotiation_are_refused(serve_on: Serve, site:
     assert b"no renegotiation" in errors
 
 
-@pytest.mark.parametrize("group", ["P-256", "X25519"])
-async def test_a_key_update_is_answered(serve_on: Serve, site: TlsSite, group: str) -> None:
+async def test_a_key_update_is_answered(serve_on: Serve, site: TlsSite) -> None:
     port = await serve_on(site.app, request_timeout=60, **site.options)
-    command = f"openssl s_client -connect 127.0.0.1:{port} -tls1_3 -groups {group}"
+    command = f"openssl s_client -connect 127.0.0.1:{port} -tls1_3"
     process = await asyncio.create_subprocess_exec(*command.split(), stdin=-1, stdout=-1, stderr=-1)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -236,31 +231,6 @@ async def test_a_key_update_is_answered(serve_on: Serve, site: TlsSite, group: s
     await asyncio.wait_for(process.stdout.readuntil(b"ppppppp"), 20)
     process.stdin.close()
     await asyncio.wait_for(process.wait(), 20)
-
-
-@pytest.mark.skipif(ssl.OPENSSL_VERSION_INFO[:2] != openssl.FORGETFUL, reason="another version of OpenSSL")
-async def test_the_keys_of_p_256_are_forgotten_after_the_handshake(serve_on: Serve, site: TlsSite) -> None:
-    site.trust.set_ecdh_curve("prime256v1")
-    port = await serve_on(site.app, **site.options)
-    session = None
-    for _ in range(2):  # the second one resumes
-        peer = TlsPeer(site.trust, session)
-        await peer.open(port)
-        peer.writer.write(peer.hello())
-        await peer.complete()
-        peer.send(RawClient.request("/link"))
-        assert b" 101 " in await peer.read()
-        session = peer.tls.session
-        server = cast(Any, site.direct[-1].open_connection).transport.get_extra_info("ssl_object")
-        library, key = openssl.find_library(), openssl.Pointer()
-        assert library is not None
-        for which in openssl.GET_KEYS:
-            at = openssl.connection_pointer(server, server.context)
-            assert library.SSL_ctrl(at, which, 0, ctypes.byref(key)) == 1
-            assert library.EVP_PKEY_get_id(key) == openssl.X25519  # what they were emptied to
-            library.EVP_PKEY_free(key)
-        peer.writer.close()
-    assert site.certificate.resumptions == 1
 
 
 async def test_the_groups_and_the_version(serve_on: Serve, site: TlsSite) -> None:

@@ -22,12 +22,6 @@ SET_SESSION_CACHE_MODE, CACHE_NOTHING = 44, 0  # SSL_CTRL_SET_SESS_CACHE_MODE an
 SET_MAX_CERT_LIST: Final = 51
 """SSL_CTRL_SET_MAX_CERT_LIST of openssl/ssl.h."""
 CLEAR_MODE, AUTO_RETRY = 78, 4  # SSL_CTRL_CLEAR_MODE and SSL_MODE_AUTO_RETRY of openssl/ssl.h
-GET_GROUP, GET_KEYS = 134, (133, 109)
-"""SSL_CTRL_GET_NEGOTIATED_GROUP, SSL_CTRL_GET_TMP_KEY and SSL_CTRL_GET_PEER_TMP_KEY of openssl/ssl.h."""
-FORGETFUL: Final = (3, 0)
-"""The version of OpenSSL in which nothing looks at these keys after a handshake."""
-X25519: Final = 1034
-"""NID_X25519 of openssl/obj_mac.h."""
 
 Pointer: Final = ctypes.c_void_p
 TICKET_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, *(Pointer,) * 5, ctypes.c_int)
@@ -41,8 +35,6 @@ _SIGNATURES: Final[dict[str, tuple[Any, ...]]] = {
     "SSL_CTX_set_ciphersuites": (ctypes.c_int, Pointer, ctypes.c_char_p),
     "SSL_CTX_get_num_tickets": (ctypes.c_size_t, Pointer),
     "SSL_CTX_set_tlsext_ticket_key_evp_cb": (ctypes.c_int, Pointer, TICKET_CALLBACK),
-    "EVP_PKEY_set_type": (ctypes.c_int, Pointer, ctypes.c_int),
-    "EVP_PKEY_free": (None, Pointer),
     "EVP_aes_256_cbc": (Pointer,),
     "EVP_CipherInit_ex": (ctypes.c_int, *(Pointer,) * 5, ctypes.c_int),
     "EVP_MAC_CTX_set_params": (ctypes.c_int, Pointer, Pointer),
@@ -116,40 +108,19 @@ def limit_chain(context: ssl.SSLContext, size: int) -> bool:
     return True
 
 
-def connection_pointer(connection: object, context: ssl.SSLContext) -> int | None:
-    """The OpenSSL connection (`SSL *`) of Python's connection object; None if it is not found.
-
-    The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`. The last is
-    compared with `context` before the one in the middle is used.
-    """
-    fields = (Pointer * 3).from_address(id(connection) + object.__basicsize__)
-    return fields[1] if fields[2] == id(context) else None
-
-
 def return_after_each_message(connection: object, context: ssl.SSLContext) -> bool:
     """Make a read of Python's connection object return after it has handled a TLS message itself, such as a key update.
     By default it goes on to the next record, and does not return while a peer sends nothing else. Returns False if that
     is not possible here.
-    """
-    found, at = find_library(), connection_pointer(connection, context)
-    if found is None or at is None:
-        return False
-    found.SSL_ctrl(at, CLEAR_MODE, AUTO_RETRY, None)
-    return True
 
-
-def forget_key_exchange(connection: object, context: ssl.SSLContext) -> bool:
-    """Free the keys with which both ends have agreed on a secret, after a handshake of TLS 1.3: OpenSSL needs them no
-    more, but keeps them until the connection ends. Those of P-256 take 4 KB; those of X25519 take 400 bytes, and are
-    left alone. Returns False if that is not possible here, and for versions with which it was not tested.
+    The object has, behind its header, references to the socket, to OpenSSL's connection and to `context`. The last is
+    compared with `context` before the one in the middle is used.
     """
-    found, at = find_library(), connection_pointer(connection, context)
-    if found is None or at is None or ssl.OPENSSL_VERSION_INFO[:2] != FORGETFUL:
+    found = find_library()
+    if found is None:
         return False
-    if found.SSL_ctrl(at, GET_GROUP, 0, None) != X25519:
-        key = Pointer()
-        for which in GET_KEYS:
-            if found.SSL_ctrl(at, which, 0, ctypes.byref(key)) == 1:  # with TLS 1.2 there is none any more
-                found.EVP_PKEY_set_type(key, X25519)  # frees what the key consists of
-                found.EVP_PKEY_free(key)  # the reference that was got here
+    fields = (Pointer * 3).from_address(id(connection) + object.__basicsize__)
+    if fields[2] != id(context):
+        return False
+    found.SSL_ctrl(fields[1], CLEAR_MODE, AUTO_RETRY, None)
     return True

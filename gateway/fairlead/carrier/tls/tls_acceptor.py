@@ -30,7 +30,6 @@ from fairlead.carrier.http_server.peer import Peer
 from fairlead.carrier.http_server.response import refusal
 from fairlead.carrier.server_connection import ServerConnection
 from fairlead.carrier.socket_connection import ConnectionPoller
-from fairlead.carrier.tls import openssl
 from fairlead.telemetry.logs import LogAggregator
 
 if TYPE_CHECKING:
@@ -72,7 +71,6 @@ class TlsAcceptor(LinkAcceptor):
         """Make a link or an HTTP connection of a socket whose handshake is done. `data` was read first."""
         self.certificate.handshakes += 1
         self.certificate.resumptions += tls.session_reused
-        openssl.forget_key_exchange(tls, tls.context)
         link = self._link_in(accepted, data)
         transport = TlsTransport(accepted.leave(), tls, self.links)
         self.links.add(accepted.sock.fileno(), transport)
