@@ -53,6 +53,13 @@ def provenance(results: dict[str, dict[str, Any]]) -> str:
         f"{machine['kernel']}, CPython "
         f"{machine['python']}."
     ]
+    others = sorted(
+        f"{name} {result['machine']['python']}"
+        for name, result in results.items()
+        if result["machine"]["python"] != machine["python"]
+    )
+    if others:
+        text.append(f"**Not of one CPython**: {', '.join(others)}; compare within one run only.")
     versions: dict[str, str] = {}
     for result in results.values():
         versions |= result["figures"].get("versions", {}) if isinstance(result["figures"], dict) else {}
