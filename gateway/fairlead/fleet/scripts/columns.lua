@@ -7,7 +7,8 @@
 --   f+, l+  the number of columns of facts and of labels; f! and l! exist once a key was refused a column
 --   NAME    a column: its slot, and then its codes, for each value \1 VALUE \0 CODE, a code being one byte from 1 to 254
 --   NAME#   the two slots of hashes of values without a code: one has their first bytes, the other their second ones
---   slots   how many slots there are; `spare` are those of columns that were removed
+--   slots   how many slots there are; `spare` are those of columns that were removed, which are empty, and `spare#` those of
+--           their hashes, which are not: the cell of a hash counts only where the column has 255
 --   room    how many positions each slot has room for
 -- NAME is f.KEY for a fact, l.KEY for a label, t for the tenant, and x, whose only value says that labels were lost.
 -- The string `fl1:cells:{s}` has the cells of all columns, slot after slot: so a cell is written in its place, and a
@@ -51,16 +52,14 @@ end
 -- nobody could tell that no agent has a value, and all columns are built again within a day.
 local function remove_if_empty(columns, cells, name, room)
   local kind = string.sub(name, 1, 1)
-  local head = redis.call('HMGET', columns, kind .. '+', kind .. '!', name, name .. '#', 'spare')
+  local head = redis.call('HMGET', columns, kind .. '+', kind .. '!', name, name .. '#', 'spare', 'spare#')
   if head[2] or not head[3] then return end
   local slot = string.sub(head[3], 1, 3)
   local first = BEGIN + slot * room
   if redis.call('BITPOS', cells, 1, first, first + room - 1) >= 0 then return end
-  for of_hashes in string.gmatch(head[4] or '', '...') do
-    redis.call('SETRANGE', cells, BEGIN + of_hashes * room, string.rep('\0', room))
-  end
   redis.call('HDEL', columns, name, name .. '#')
-  redis.call('HSET', columns, kind .. '+', head[1] - 1, 'spare', slot .. (head[4] or '') .. (head[5] or ''))
+  redis.call('HSET', columns, kind .. '+', head[1] - 1, 'spare', slot .. (head[5] or ''))
+  if head[4] then redis.call('HSET', columns, 'spare#', head[4] .. (head[6] or '')) end
 end
 
 -- Adds what columns say of a position to `set`, fields and values of the hash, and writes them all in one call, and the
@@ -80,12 +79,13 @@ local function write_cells(columns, cells, gen, pos, changes, set)
     local n = #written
     written[n + 1], written[n + 2], written[n + 3], written[n + 4] = 'SET', 'u8', 8 * (first + slot * room), byte
   end
-  local function new_slot()
-    heads = heads or redis.call('HMGET', columns, 'f+', 'l+', 'f!', 'l!', 'slots', 'spare')
-    local spare, count = heads[6] or '', tonumber(heads[5]) or 0
+  -- A slot of the list at `i` of heads, 6 for `spare` and 7 for `spare#`, or else one more.
+  local function new_slot(i)
+    heads = heads or redis.call('HMGET', columns, 'f+', 'l+', 'f!', 'l!', 'slots', 'spare', 'spare#')
+    local spare, count = heads[i] or '', tonumber(heads[5]) or 0
     if spare ~= '' then
-      heads[6] = string.sub(spare, 4)
-      put('spare', heads[6])
+      heads[i] = string.sub(spare, 4)
+      put(i == 6 and 'spare' or 'spare#', heads[i])
       return string.sub(spare, 1, 3)
     end
     heads[5] = count + 1
@@ -95,7 +95,7 @@ local function write_cells(columns, cells, gen, pos, changes, set)
   -- A new column; nil if the key is refused.
   local function new_column(name)
     local kind = string.sub(name, 1, 1)
-    heads = heads or redis.call('HMGET', columns, 'f+', 'l+', 'f!', 'l!', 'slots', 'spare')
+    heads = heads or redis.call('HMGET', columns, 'f+', 'l+', 'f!', 'l!', 'slots', 'spare', 'spare#')
     if kind == 'f' or kind == 'l' then
       local i = kind == 'f' and 1 or 2
       if heads[i + 2] then return end
@@ -108,7 +108,7 @@ local function write_cells(columns, cells, gen, pos, changes, set)
       heads[i] = count + 1
       put(kind .. '+', heads[i])
     end
-    return new_slot()
+    return new_slot(6)
   end
   for i = 1, #changes, 2 do
     local name, value, column = changes[i], changes[i + 1], found[(i + 5) / 2]
@@ -121,7 +121,7 @@ local function write_cells(columns, cells, gen, pos, changes, set)
       if code == OTHER then
         local slots, hash = redis.call('HGET', columns, name .. '#'), redis.sha1hex(value)
         if not slots then
-          slots = new_slot() .. new_slot()
+          slots = new_slot(7) .. new_slot(7)
           put(name .. '#', slots)
         end
         write(string.sub(slots, 1, 3), tonumber(string.sub(hash, 1, 2), 16))
