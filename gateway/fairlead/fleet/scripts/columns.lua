@@ -1,6 +1,7 @@
 -- Functions of the scripts that write rows of agents, which keep the columns of the agent's shard in step with its row.
 -- The hash `fl1:columns:{s}` has these fields:
---   gen     which columns these are: the field `pos` of a row is GEN.P, so a position in columns that are gone is none
+--   gen     which columns these are, the microsecond in which they began: the field `pos` of a row is GEN.P, so a position
+--           in columns that are gone is none
 --   ready   since when every row of the shard is in the columns (ms); without it, they are incomplete
 --   next    the number of positions; `free` is the first free one ('' if none is)
 --   @P      the agent at position P, or `>` and the next free position
@@ -149,7 +150,7 @@ local function place(columns, cells, agent)
   local gen, pos = head[1], head[2]
   if not gen then
     local t = redis.call('TIME')
-    gen = string.format('%.0f', t[1] * 1000 + math.floor(t[2] / 1000))
+    gen = string.format('%.0f', t[1] * 1000000 + t[2])
     redis.call('HSET', columns, 'gen', gen)
     redis.call('SET', cells, gen)
   end

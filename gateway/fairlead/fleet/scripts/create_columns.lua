@@ -9,7 +9,7 @@ local whole = head[1] and redis.call('GETRANGE', KEYS[2], 0, #head[1] - 1) == he
 if whole and head[2] and (not (head[3] or head[4]) or now - tonumber(head[2]) < tonumber(ARGV[1])) then return '' end
 if whole and not head[2] then return head[1] end
 redis.call('UNLINK', KEYS[1])
-local gen = string.format('%.0f', now)
+local gen = string.format('%.0f', t[1] * 1000000 + t[2])
 redis.call('HSET', KEYS[1], 'gen', gen)
 redis.call('SET', KEYS[2], gen)
 return gen
