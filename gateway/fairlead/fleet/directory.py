@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from fairlead.errors import FairleadError
+from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.fleet import directory_replies, lua, schema
 from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory_replies import AgentOwner, Claimed, LabelsChanged, LastSeen, LimitReached, Overtaken
@@ -128,13 +128,14 @@ class Directory:
 
     async def change_facts(self, changes: Sequence[FactsChange]) -> list[FairleadError | None]:
         """Write other facts of agents, or nothing for an agent that another session has. The answer has an error for
-        each agent whose facts could not be written."""
+        each agent whose facts could not be written: BusUnavailable if they may be written later."""
         calls = [
             ((schema.agent_key(one.agent), *schema.columns_keys(agent_shard(one.agent))), one.arguments())
             for one in changes
         ]
         replies = await self._store.run_each(lua.CHANGE_FACTS, calls, priority=Priority.BACKGROUND)
-        return [reply if isinstance(reply, FairleadError) else None for reply in replies]
+        late = BusUnavailable("the row has facts of a later time")
+        return [reply if isinstance(reply, FairleadError) else late if reply == -1 else None for reply in replies]
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Release the lease if it still belongs to the session `sid`."""

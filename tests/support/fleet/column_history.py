@@ -129,7 +129,7 @@ class ColumnHistory:
             del told[key]
         known = row.facts.encode() if row is not None and self.rng.random() < 0.7 else self._facts.get(agent, b"{}")
         earlier = await self._history.read(agent)
-        change = FactsChange(agent, sid, known, msgspec.json.encode(told), 1_700_000_000_000 + self._sid)
+        change = FactsChange(agent, sid, known, msgspec.json.encode(told), self._far + self._sid)
         assert await self.directory.change_facts([change]) == [None]
         if row is None or row.sid != sid:
             return

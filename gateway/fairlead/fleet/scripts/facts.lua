@@ -42,7 +42,7 @@ local function with_change(older, now, differing)
 end
 
 -- Writes other facts of an agent into the columns, and adds to `set` what its row is to have. `before` is what it had,
--- `differing` and `all` are their `difference`, `older` the changes before this one. `all` may be the text of the facts.
+-- `differing` and `all` are their `difference`, `older` the changes before this one. The same facts in another order are no change. `all` may be the text of the facts.
 local function keep_facts(row, columns, cells, set, now, before, facts, differing, all, older, placed, labels, lost)
   local changes, n = {}, #set
   for i = 1, #differing, 3 do add_change(changes, 'f.', differing[i], differing[i + 2]) end
@@ -52,5 +52,5 @@ local function keep_facts(row, columns, cells, set, now, before, facts, differin
   end
   if before == facts then return end
   set[n + 1], set[n + 2] = 'facts', facts
-  if before then set[n + 3], set[n + 4] = 'fact_changes', with_change(older or '', now, differing) end
+  if before and #differing > 0 then set[n + 3], set[n + 4] = 'fact_changes', with_change(older or '', now, differing) end
 end
