@@ -17,6 +17,7 @@
 -- position is the code of the agent's value, 0 for none, 255 for one without a code. A slot has three digits.
 local LEAST, CODES, OTHER, COLUMNS, LENGTH = 64, 254, 255, 64, 128
 local BEGIN = 16 -- where the first slot begins
+local TEXT = 8192 -- bytes of values after which a column takes no more: each new one writes them all again
 
 -- Adds a value, false for none. What a selector cannot name has no column.
 local function add_change(changes, kind, key, value)
@@ -31,7 +32,7 @@ local function code_of(column, value)
   local _, last = string.find(column, '\1' .. value .. '\0', 1, true)
   if last then return string.byte(column, last + 1), column end
   local used = #column > 3 and string.byte(column, #column) or 0
-  if used >= CODES then return OTHER, column end
+  if used >= CODES or #column > TEXT then return OTHER, column end
   return used + 1, column .. '\1' .. value .. '\0' .. string.char(used + 1)
 end
 

@@ -42,7 +42,8 @@ local function with_change(older, now, differing)
 end
 
 -- Writes other facts of an agent into the columns, and adds to `set` what its row is to have. `before` is what it had,
--- `differing` and `all` are their `difference`, `older` the changes before this one. The same facts in another order are no change. `all` may be the text of the facts.
+-- `differing` and `all` are their `difference`, `older` the changes before this one. `all` may be the text of the facts.
+-- The same facts in another order are no change.
 local function keep_facts(row, columns, cells, set, now, before, facts, differing, all, older, placed, labels, lost)
   local changes, n = {}, #set
   for i = 1, #differing, 3 do add_change(changes, 'f.', differing[i], differing[i + 2]) end
