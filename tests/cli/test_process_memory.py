@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
 import socket
 import ssl
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from fairlead.cli.serve import process_memory
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.carrier.tls_site import make_certificate
@@ -66,3 +70,28 @@ def test_a_node_gives_back_what_ended_connections_leave_between_blocks_in_use(
     # Without `return_memory`, nothing of it is given back: the top of the heap is in use.
     wait_until(lambda: process.memory_info().rss < held - 3 * MIB)
     assert node.stop() == 0
+
+
+class ThreadlessExecutor(ThreadPoolExecutor):
+    """What the default executor is while the system starts no further thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_again = asyncio.Event()
+        self._asked = 0
+
+    def submit(self, *_: Any, **__: Any) -> Future[Any]:
+        self._asked += 1
+        if self._asked > 1:
+            self.asked_again.set()
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_node_serves_on_when_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_memory, "PERIOD", 0.001)
+    executor = ThreadlessExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        returning = group.create_task(process_memory.return_memory())
+        await executor.asked_again.wait()
+        returning.cancel()

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from fairlead.errors import BusUnavailable
 from fairlead.fleet import lua, schema
 from fairlead.fleet.columns import agent_columns, column_builder
 from fairlead.fleet.columns.facts_change import FactsChange
 from fairlead.fleet.directory_replies import Claimed
+from fairlead.fleet.reports.fact_history import FactHistory
 from fairlead.fleet.selector import parse
 from fairlead.shards import SHARDS, agent_shard
 from fairlead.store.reply import items, octets, table, text
@@ -248,6 +250,42 @@ def test_a_told_fact_whose_value_is_known_takes_four_calls(server: ScriptServer)
             assert await played.directory.change_facts([change]) == [None]
         assert await calls() == {"hmget": 2, "setrange": 1, "hset": 1}
         assert await played.parts("", parse("zone=eu-1")) == (1, [])
+
+    server.run(play())
+
+
+def test_what_a_stalled_connection_brings_late_undoes_no_newer_facts(server: ScriptServer) -> None:
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+    one, two, three = (b'{"os":"%d"}' % n for n in (1, 2, 3))
+
+    async def play() -> None:
+        await played.build_all()
+        await played.directory.claim("agent-0", "n1#a", "boot 0", 1, "sid 0", one, far, known=False)
+        newest = FactsChange("agent-0", "sid 0", one, three, far + 2)
+        assert await played.directory.change_facts([newest]) == [None]
+        (late,) = await played.directory.change_facts([FactsChange("agent-0", "sid 0", one, two, far + 1)])
+        assert isinstance(late, BusUnavailable), "its node tells again what the session has by then"
+        row = await played.directory.look_up("agent-0")
+        assert row is not None
+        assert row.facts.encode() == three
+        assert await played.parts("", parse("os=3")) == (1, [])
+        assert await played.directory.change_facts([newest]) == [None], "an answer that was lost"
+
+    server.run(play())
+
+
+def test_the_same_facts_in_another_order_are_no_change_of_the_history(server: ScriptServer) -> None:
+    played = history(server, 1)
+    far = server.run(server.time()) + FAR_MS
+    facts, turned = b'{"os":"1","zone":"2"}', b'{"zone":"2","os":"1"}'
+
+    async def play() -> None:
+        for at, one in enumerate((facts, turned)):
+            await played.directory.claim("agent-0", "n1#a", f"boot {at}", 1, f"sid {at}", one, far, known=bool(at))
+        change = FactsChange("agent-0", "sid 1", turned, facts, far)
+        assert await played.directory.change_facts([change]) == [None]
+        assert await FactHistory(server.store).read("agent-0") == []
 
     server.run(play())
 

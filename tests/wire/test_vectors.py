@@ -1,6 +1,6 @@
 """The vectors that ship with the package, run against our own two ends: they are what we follow ourselves.
 
-A conversation is played between a real WindowedLink and a real AgentLink over a real Outbox. What the state
+A conversation is played between a real GatewayLink and a real AgentLink over a real Outbox. What the state
 machines produce by themselves (chunks, what is sent again, receipts, credit, hello's `have`) must equal the
 script; what only routing knows (when to welcome, when something is stored) is taken from it.
 """

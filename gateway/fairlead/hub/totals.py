@@ -1,6 +1,6 @@
 """Sums over all sessions of a node, which the sessions keep up to date as they change.
 
-The hub creates them and each session reaches them through its handler, so that a heartbeat, a scrape or a message asks
+The hub creates them and each session reaches them through its context, so that a heartbeat, a scrape or a message asks
 for a number and does not walk the links. `pending` is also a budget: see `session_limit`.
 """
 

@@ -15,6 +15,7 @@ import msgspec
 from fairlead.carrier.timer_wheel import TimeoutQueue
 from fairlead.errors import InvalidRequest, Unauthorized
 from fairlead.hub.hub import Hub
+from fairlead.hub.link_identity import unpack_facts
 from fairlead.hub.session import Session
 from fairlead.identity.link_challenge import LinkProof
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -27,8 +28,6 @@ from fairlead.tenant import qualified, tenant_of
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import FACT_COUNT, FACTS_LIMIT, Hello
-
-_decode_facts = msgspec.json.Decoder(dict[str, str | None]).decode
 
 
 class LinkHandler:
@@ -97,8 +96,9 @@ class LinkHandler:
         self._delivery.input.credit_received(session, command)
 
     def facts_changed(self, session: Session, changes: Mapping[str, str | None]) -> None:
-        before = session.identity.facts
-        told = {**_decode_facts(before), **changes}
+        identity = session.identity
+        before = identity.facts
+        told: dict[str, str | None] = {**unpack_facts(identity.packed_facts), **changes}
         known = {key: value for key, value in told.items() if value is not None}
         if _within_limits(session, known):
             session.keep_facts(known)

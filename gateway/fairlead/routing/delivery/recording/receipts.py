@@ -103,7 +103,7 @@ class Receipts:
             return
         timing.stored, timing.code = wall_ns(), code
         named = self._telemetry.tracing.on or stored.state in FAILED_STATES
-        sid = session.sid if named else ""  # unpacking it takes a microsecond
+        sid = session.sid if named else ""  # it has to be unpacked
         kept = self._completion.completed(
             command, session.agent, stored.state, stored.followers, code, timing.origin, sid, sent, added
         )
