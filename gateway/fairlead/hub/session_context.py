@@ -1,7 +1,7 @@
-"""What all sessions of a node share that speak one encoding, and which of them wait for something that is rare.
+"""What all sessions of a node that speak one encoding share, and which of them are in a state that is rare.
 
 Each session has a reference to one `SessionContext`, so that an idle one stores none of it by itself. The link endpoint
-makes one for each encoding.
+makes one for each encoding. It decides nothing, and knows no session once its link is closed.
 """
 
 from __future__ import annotations

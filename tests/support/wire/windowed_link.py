@@ -1,4 +1,4 @@
-"""The gateway's end of a link whose window is not the usual one, without a node that it could be the setting of."""
+"""The gateway's end of a link with a window of its own, for tests without a node: otherwise it is the node's setting."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ _END: Final = 5
 
 
 class WholeAnswer(msgspec.Struct, frozen=True):
-    """`count` is the number of results. The others are fields of the record: `sum`, the packed results `few`, which
-    are empty if there are none, and the packed end `blob`."""
+    """`count` is the number of results. The others are fields of the record: `sum`, `few`, which are the packed results
+    (empty if there are none), and `blob`, which is the packed end."""
 
     count: int
     sum: str
