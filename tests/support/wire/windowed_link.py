@@ -1,4 +1,4 @@
-"""The gateway's end of a link with a window of its own, for tests without a node: otherwise it is the node's setting."""
+"""The gateway's end of a link with a window of its own, for tests without a node, whose setting it otherwise is."""
 
 from __future__ import annotations
 
