@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
@@ -133,15 +134,16 @@ async def echo(
     return {name: medians(turns) for name, turns in taken.items()}
 
 
-async def stamps(processes: dict[str, BenchProcess], scale: Scale) -> dict[int, dict[str, dict[str, float]]]:
+async def stamps(
+    processes: dict[str, BenchProcess], program: Path, scale: Scale
+) -> dict[int, dict[str, dict[str, float]]]:
     """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
     found: dict[int, dict[str, dict[str, float]]] = {}
-    async with TimerWheel(silence=3600) as timer_wheel:
-        for clients, times in scale.clients:
-            taken: dict[str, list[dict[str, float]]] = {name: [] for name in processes}
-            for turn in range(scale.rounds):
-                print_progress(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
-                for name, process in processes.items():
-                    taken[name] += [asdict(await stamped(process, timer_wheel, clients)) for _ in range(times)]
-            found[clients] = {name: medians(turns) for name, turns in taken.items()}
+    for clients, times in scale.clients:
+        taken: dict[str, list[dict[str, float]]] = {name: [] for name in processes}
+        for turn in range(scale.rounds):
+            print_progress(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
+            for name, process in processes.items():
+                taken[name] += [asdict(await stamped(process, program, clients)) for _ in range(times)]
+        found[clients] = {name: medians(turns) for name, turns in taken.items()}
     return found

@@ -49,7 +49,7 @@ async def run(scale: Scale, out: Path) -> None:
         echoes: dict[int, dict[str, dict[str, float]]] = {}
         processes = {name: peers.start(name) for name in peers.names}
         try:
-            stamped_rounds = await stamps(processes, scale)
+            stamped_rounds = await stamps(processes, peers.round_clients, scale)
             for connections in (1, 100, 1000):
                 print_progress(f"4/4 echo over {connections} connections")
                 messages = scale.messages // (5 if connections == 1 else 1)

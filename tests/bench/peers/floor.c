@@ -2,7 +2,6 @@
  * handshake of its own, no deadlines, nothing checked that an honest client never gets wrong. It shows what a connection
  * and a message cost the kernel; it is no server for anything else. Answers as servers.py does. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
@@ -15,7 +14,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20, EVENTS = 512, DESCRIPTORS = 1 << 20, KEY = 24 };
+#include "accept_key.h"
+
+enum { BUFFER = 1 << 20, EVENTS = 512, DESCRIPTORS = 1 << 20 };
 
 typedef struct {
     uint8_t *left; /* what was read and is no whole request or frame yet; NULL nearly always */
@@ -29,57 +30,12 @@ static volatile sig_atomic_t asked;
 
 static void on_signal(int number) { (void)number, asked = 1; }
 
-static uint32_t rotate(uint32_t x, int by) { return x << by | x >> (32 - by); }
-
-/* SHA-1 (FIPS 180-4) of at most 119 octets: the key and its GUID are 60. */
-static void sha1(const uint8_t *text, size_t length, uint8_t digest[20]) {
-    uint32_t h[5] = {0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476, 0xC3D2E1F0}, w[80];
-    uint8_t block[128] = {0};
-    size_t blocks = (length + 8) / 64 + 1;
-    memcpy(block, text, length);
-    block[length] = 0x80;
-    for (int i = 0; i < 8; i++) block[blocks * 64 - 1 - i] = (uint8_t)((uint64_t)length * 8 >> 8 * i);
-    for (size_t b = 0; b < blocks; b++) {
-        for (int i = 0; i < 16; i++) {
-            uint32_t word;
-            memcpy(&word, block + b * 64 + i * 4, 4);
-            w[i] = ntohl(word);
-        }
-        for (int i = 16; i < 80; i++) w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);
-        uint32_t a = h[0], c = h[1], d = h[2], e = h[3], f = h[4];
-        for (int i = 0; i < 80; i++) {
-            uint32_t mixed, k;
-            if (i < 20) mixed = (c & d) | (~c & e), k = 0x5A827999;
-            else if (i < 40) mixed = c ^ d ^ e, k = 0x6ED9EBA1;
-            else if (i < 60) mixed = (c & d) | (c & e) | (d & e), k = 0x8F1BBCDC;
-            else mixed = c ^ d ^ e, k = 0xCA62C1D6;
-            uint32_t next = rotate(a, 5) + mixed + f + k + w[i];
-            f = e, e = d, d = rotate(c, 30), c = a, a = next;
-        }
-        h[0] += a, h[1] += c, h[2] += d, h[3] += e, h[4] += f;
-    }
-    for (int i = 0; i < 20; i++) digest[i] = (uint8_t)(h[i / 4] >> (24 - i % 4 * 8));
-}
-
-static void accept_key(const char *key, char text[29]) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t joined[60], digest[21] = {0};
-    memcpy(joined, key, KEY);
-    memcpy(joined + KEY, "258EAFA5-E914-47DA-95CA-C5AB0DC85B11", 36);
-    sha1(joined, sizeof joined, digest);
-    for (int i = 0; i < 7; i++) {
-        uint32_t three = (uint32_t)digest[i * 3] << 16 | digest[i * 3 + 1] << 8 | digest[i * 3 + 2];
-        for (int j = 0; j < 4; j++) text[i * 4 + j] = digits[three >> (18 - 6 * j) & 63];
-    }
-    text[27] = '=', text[28] = 0;
-}
-
 /* Octets used of the request; 0 until all of it is there. */
 static size_t shake_hands(int fd, uint8_t *data, size_t length) {
     uint8_t *end = memmem(data, length, "\r\n\r\n", 4);
     if (!end) return 0;
     *end = 0;
-    char *key = strcasestr((char *)data, "sec-websocket-key:"), text[29];
+    char *key = strcasestr((char *)data, "sec-websocket-key:"), text[ACCEPT + 1];
     if (!key) return (size_t)-1;
     for (key += 18; *key == ' '; key++) {}
     accept_key(key, text);

@@ -1,8 +1,8 @@
 """What the peers of the benchmark need, made on demand under .cache/bench: versions and hashes are in the repository.
 
 Python's peers come from requirements/bench.txt into an environment of their own; Node's from node/package-lock.json;
-the servers in Go from their go.sum; the floor from floor.c. What cannot be had is left out with a message. Called by
-`catalogue`, `market` and `hosts`. A test downloads nothing (`fetch` is false).
+the servers in Go from their go.sum; the programs in C are compiled. What cannot be had is left out with a message.
+Called by `catalogue`, `market` and `hosts`. A test downloads nothing (`fetch` is false).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.output import print_progress
@@ -23,6 +25,7 @@ CACHE = ROOT / ".cache" / "bench"
 REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 LOCK = HERE / "node" / "package-lock.json"
 GO_SERVERS = ("gws", "gorilla")
+C_PROGRAMS = {"floor": HERE / "floor.c", "round_clients": HERE.parent / "links" / "round_clients.c"}
 TIMEOUT = 600.0
 """Seconds for one installation: a first build of a server in Go compiles Go's own library too."""
 
@@ -35,8 +38,9 @@ class Installation:
         """The interpreter of the Python peers' environment."""
         self.modules = _node_modules(fetch)
         """The folder of Node's packages."""
-        self.compiled = {name: path for name in (*GO_SERVERS, "floor") if (path := _compiled(name, fetch))}
-        """The executable files of the compiled servers, by name."""
+        self.compiled = {name: path for name in GO_SERVERS if (path := _server_in_go(name, fetch))}
+        """The executable files of the compiled programs, by name."""
+        self.compiled |= {name: path for name, source in C_PROGRAMS.items() if (path := _program_in_c(name, source))}
 
     def versions(self) -> dict[str, str]:
         """Of the peers and of what they run on."""
@@ -89,20 +93,41 @@ def _node_modules(fetch: bool) -> Path | None:
     return home / "node_modules"
 
 
-def _compiled(name: str, fetch: bool) -> Path | None:
+def _server_in_go(name: str, fetch: bool) -> Path | None:
     """The executable, built anew when its source has changed."""
-    server, source = CACHE / f"server-{name}", HERE / name if name in GO_SERVERS else HERE / f"{name}.c"
-    files = list(source.iterdir()) if source.is_dir() else [source]
-    if server.exists() and server.stat().st_mtime > max(file.stat().st_mtime for file in files):
+    folder = HERE / name
+    server = CACHE / f"server-{name}"
+    if _newer(server, folder.iterdir()):
         return server
-    compiler = _compiler("go" if source.is_dir() else "gcc")
+    compiler = _compiler("go")
     if compiler is None or not fetch:
         _left_out(f"{name} is not built: no compiler, or a scale that builds nothing; it")
         return None
     CACHE.mkdir(parents=True, exist_ok=True)
-    folder = source if source.is_dir() else None
-    options = ["build", "-mod=readonly", "-o", str(server), "."] if folder else ["-O2", "-o", str(server), str(source)]
-    return server if _done([compiler, *options], f"{name} cannot be built", folder) else None
+    command = [compiler, "build", "-mod=readonly", "-o", str(server), "."]
+    return server if _done(command, f"{name} cannot be built", folder) else None
+
+
+def _program_in_c(name: str, source: Path) -> Path | None:
+    """The executable, built anew when its source has changed; it downloads nothing, so tests build it too."""
+    program = CACHE / f"program-{name}"
+    if _newer(program, (source, HERE / "accept_key.h")):
+        return program
+    compiler = _compiler("gcc")
+    if compiler is None:
+        _left_out(f"no C compiler here: {name}")
+        return None
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # several tests may build at once
+        built = Path(folder) / name
+        if not _done([compiler, "-O2", "-o", str(built), str(source)], f"{name} cannot be built"):
+            return None
+        built.replace(program)
+    return program
+
+
+def _newer(program: Path, sources: Iterable[Path]) -> bool:
+    return program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def _compiler(name: str) -> str | None:

@@ -155,14 +155,19 @@ def market(figures: dict[str, Any]) -> str:
     shown = sorted({*range(0, moments, max(1, round(60 / every))), moments - 1})
     memory = [[MARKET_LABELS[name], *(f"{all_[i]:.1f}" for i in shown)] for name, all_ in figures["memory"].items()]
     return "\n\n".join((
-        "### Market data\n\nQuotes (open, high, low, close, volume) pushed to all clients. Packets per "
-        "CPU second of the server:",
+        "### Market data\n\nQuotes (open, high, low, close, volume) pushed to all clients, which are one process on a "
+        f"core of its own and used at most {_highest_load(figures['cells']):.2f} of it in any cell. Packets per CPU "
+        "second of the server:",
         markdown(head, packets),
         "Latency from the time of the tick to the client, p50 / p99 ms:",
         markdown(head, latency),
         "Memory (PSS, MiB) while 1,000 quotes a second are pushed to three clients that read and one that does not:",
         markdown(["server", *(f"{i * every / 60:.1f} min" for i in shown)], memory),
     ))  # fmt: skip
+
+
+def _highest_load(cells: list[dict[str, Any]]) -> float:
+    return max(float(server["load"]) for cell in cells for server in cell["servers"].values())
 
 
 def hosts(figures: dict[str, Any]) -> str:
