@@ -113,7 +113,10 @@ def test_aims_are_listed_like_peers() -> None:
         {"state": "all workers new", "links": [51, 49], "max_to_mean": 1.02, "us_per_link": 400.0},
         {"state": "one worker restarted", "links": [60, 40], "max_to_mean": 1.2, "us_per_link": 300.0},
     ]
-    models = {"sequential": {"min": 3.0, "median": 3.1}, "agent, process": {"min": 1.6, "median": 1.7}}
+    models = {
+        "sequential": {"min": 3.0, "median": 3.1}, "processes": {"min": 1.6, "median": 1.75},
+        "agent, process": {"min": 1.6, "median": 1.7},
+    }  # fmt: skip
     found = behind({
         "workers": {"figures": {"workers": 2, "states": states}},
         "handlers": {"figures": {"cores": 2, "tasks": 10, "seconds": {"fib": models}}},
@@ -126,6 +129,7 @@ def test_aims_are_listed_like_peers() -> None:
         "links over 2 workers, one worker restarted", "one command on 2 hosts, concurrent",
         "ten CPU-bound handlers on one agent",
     ]  # fmt: skip
+    assert "1.75 s" in found[-1].reason
     text = deficits([Behind("what", "peer", "1", "2", "reason")])
     assert "| what | peer | 1 | 2 | reason |" in text
 

@@ -22,6 +22,7 @@ from bench.links.registered import registered
 from bench.links.scale import SCALES, Scale
 from bench.links.tables import report, report_rounds
 from bench.output import print_progress
+from bench.peers.c_programs import load_generator
 from bench.peers.catalogue import Peers
 from bench.probe import pin
 
@@ -49,7 +50,7 @@ async def run(scale: Scale, out: Path) -> None:
         echoes: dict[int, dict[str, dict[str, float]]] = {}
         processes = {name: peers.start(name) for name in peers.names}
         try:
-            stamped_rounds = await stamps(processes, peers.round_clients, scale)
+            stamped_rounds = await stamps(processes, load_generator("round_clients"), scale)
             for connections in (1, 100, 1000):
                 print_progress(f"4/4 echo over {connections} connections")
                 messages = scale.messages // (5 if connections == 1 else 1)

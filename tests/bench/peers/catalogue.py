@@ -54,13 +54,6 @@ class Peers:
     def versions(self) -> dict[str, str]:
         return self._found.versions()
 
-    @property
-    def round_clients(self) -> Path:
-        """The program that plays the clients of a round."""
-        if "round_clients" not in self._found.compiled:
-            raise SystemExit("rounds of clients need a C compiler: install gcc and libc6-dev")
-        return self._found.compiled["round_clients"]
-
     def start(self, name: str) -> BenchProcess:
         port, found = free_port(), self._found
         env: dict[str, str] = {}

@@ -1,7 +1,7 @@
 """What the peers of the benchmark need, made on demand under .cache/bench: versions and hashes are in the repository.
 
 Python's peers come from requirements/bench.txt into an environment of their own; Node's from node/package-lock.json;
-the servers in Go from their go.sum; the programs in C are compiled. What cannot be had is left out with a message.
+the servers in Go from their go.sum; the floor is compiled. What cannot be had is left out with a message.
 Called by `catalogue`, `market` and `hosts`. A test downloads nothing (`fetch` is false).
 """
 
@@ -13,19 +13,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 
 from bench.output import print_progress
+from bench.peers import c_programs
+from bench.peers.c_programs import CACHE, ROOT, is_newer
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent.parent
-CACHE = ROOT / ".cache" / "bench"
 REQUIREMENTS = ROOT / "requirements" / "bench.txt"
 LOCK = HERE / "node" / "package-lock.json"
 GO_SERVERS = ("gws", "gorilla")
-C_PROGRAMS = {"floor": HERE / "floor.c", "round_clients": HERE.parent / "links" / "round_clients.c"}
 TIMEOUT = 600.0
 """Seconds for one installation: a first build of a server in Go compiles Go's own library too."""
 
@@ -39,8 +36,9 @@ class Installation:
         self.modules = _node_modules(fetch)
         """The folder of Node's packages."""
         self.compiled = {name: path for name in GO_SERVERS if (path := _server_in_go(name, fetch))}
-        """The executable files of the compiled programs, by name."""
-        self.compiled |= {name: path for name, source in C_PROGRAMS.items() if (path := _program_in_c(name, source))}
+        """The executable files of the compiled servers, by name."""
+        if (floor := c_programs.built("floor")) is not None:
+            self.compiled["floor"] = floor
 
     def versions(self) -> dict[str, str]:
         """Of the peers and of what they run on."""
@@ -97,7 +95,7 @@ def _server_in_go(name: str, fetch: bool) -> Path | None:
     """The executable, built anew when its source has changed."""
     folder = HERE / name
     server = CACHE / f"server-{name}"
-    if _newer(server, folder.iterdir()):
+    if is_newer(server, folder.iterdir()):
         return server
     compiler = _compiler("go")
     if compiler is None or not fetch:
@@ -106,28 +104,6 @@ def _server_in_go(name: str, fetch: bool) -> Path | None:
     CACHE.mkdir(parents=True, exist_ok=True)
     command = [compiler, "build", "-mod=readonly", "-o", str(server), "."]
     return server if _done(command, f"{name} cannot be built", folder) else None
-
-
-def _program_in_c(name: str, source: Path) -> Path | None:
-    """The executable, built anew when its source has changed; it downloads nothing, so tests build it too."""
-    program = CACHE / f"program-{name}"
-    if _newer(program, (source, HERE / "accept_key.h")):
-        return program
-    compiler = _compiler("gcc")
-    if compiler is None:
-        _left_out(f"no C compiler here: {name}")
-        return None
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # several tests may build at once
-        built = Path(folder) / name
-        if not _done([compiler, "-O2", "-o", str(built), str(source)], f"{name} cannot be built"):
-            return None
-        built.replace(program)
-    return program
-
-
-def _newer(program: Path, sources: Iterable[Path]) -> bool:
-    return program.exists() and program.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def _compiler(name: str) -> str | None:

@@ -126,7 +126,9 @@ def _handlers(figures: dict[str, Any]) -> Iterator[Behind]:
     ideal = models["sequential"]["min"] / min(figures["cores"], figures["tasks"])
     took = models["agent, process"]["median"]
     if took > IDEAL * ideal:
-        what, reason = "ten CPU-bound handlers on one agent", "the gateway and the agent's loop share these cores"
+        what = "ten CPU-bound handlers on one agent"
+        pool = models["processes"]["median"]
+        reason = f"these cores are busy with more: Python's own pool of processes takes {pool:.2f} s"
         yield Behind(what, f"{IDEAL} × the ideal of the cores", f"{IDEAL * ideal:.2f} s", f"{took:.2f} s", reason)
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.output import print_progress
-from bench.peers.installation import ROOT, Installation
+from bench.peers.c_programs import ROOT
+from bench.peers.installation import Installation
 from bench.record import page
 from bench.record.runs import RUNS, SCALES, commit, folder, make
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.output import print_progress
-from bench.peers.installation import CACHE, ROOT
+from bench.peers.c_programs import CACHE, ROOT
 
 SCALES = ("full", "quick", "smoke")
 

@@ -1,15 +1,18 @@
-"""Clients of TLS for `bench.tls`: in threads, on blocking sockets, since OpenSSL leaves the interpreter's lock.
+"""Clients of TLS for `bench.tls`: those that hold links, and those of which only the handshake counts.
 
-A client connects, shakes hands, asks for a link and reads the whole head of the answer. With a session it resumes. It
-verifies the certificate, and that a session was resumed when it should be.
+A client connects, shakes hands, asks for a link and reads the whole head of the answer; it verifies the certificate.
+Links are held in threads, on blocking sockets, since OpenSSL leaves the interpreter's lock. Handshakes are made by a
+program in C (`handshake_clients.c`), because clients in Python need more CPU time than the server.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +22,9 @@ from bench.peers.servers import SUBPROTOCOL
 
 THREADS = 8
 TIMEOUT = 30.0
+AT_ONCE = 32
+"""Handshakes in progress at the same time."""
+MODES = ("full", "resumed")
 PAYLOAD = 40_000
 """Bytes of a message with which the memory of a link after a large message is measured: three records of TLS."""
 
@@ -36,22 +42,11 @@ class TlsClients:
             f"Sec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n"
         ).encode()
 
-    def session(self) -> ssl.SSLSession:
-        """A session to resume. Raises SystemExit if the server gives none."""
-        client = self.connect()
-        session = client.session
-        client.close()
-        if session is None or not session.has_ticket:
-            raise SystemExit(f"the server on {self._port} gives no session ticket")
-        return session
-
-    def connect(self, session: ssl.SSLSession | None = None) -> ssl.SSLSocket:
+    def connect(self) -> ssl.SSLSocket:
         """A connection whose request was answered."""
         plain = socket.create_connection(("127.0.0.1", self._port), TIMEOUT)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        client = self._context.wrap_socket(plain, server_hostname="localhost", session=session)
-        if bool(client.session_reused) != (session is not None):
-            raise SystemExit(f"the server on {self._port} resumed a session: {client.session_reused}")
+        client = self._context.wrap_socket(plain, server_hostname="localhost")
         client.sendall(self._request)
         head = b""
         while b"\r\n\r\n" not in head:
@@ -61,16 +56,6 @@ class TlsClients:
         if not head.startswith((b"HTTP/1.1 101", b"HTTP/1.1 200")):
             raise SystemExit(f"the server on {self._port} answered {head!r}")
         return client
-
-    def rounds(self, count: int, session: ssl.SSLSession | None = None) -> None:
-        """Open and close `count` connections, some at a time."""
-
-        def one(_: int) -> None:
-            self.connect(session).close()
-
-        with ThreadPoolExecutor(self._threads) as pool:
-            for _ in pool.map(one, range(count)):
-                pass
 
     @contextmanager
     def held(self, count: int) -> Iterator[list[ssl.SSLSocket]]:
@@ -88,6 +73,21 @@ class TlsClients:
         with ThreadPoolExecutor(self._threads) as pool:
             for _ in pool.map(_echo, links):
                 pass
+
+
+def shake_hands(program: Path, port: int, certificate: Path, count: int, mode: str) -> float:
+    """`count` connections to the server on `port` by `program`: the share of their core that its clients used.
+
+    In the mode "resumed" all of them resume one session. Raises SystemExit if one of them fails.
+    """
+    arguments = [str(number) for number in (port, count, AT_ONCE, TIMEOUT)]
+    done = subprocess.run(
+        [program, *arguments, str(certificate), mode], capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"{count} {mode} handshakes with the server on {port} failed: {done.stderr}")
+    found = json.loads(done.stdout)
+    return float(found["own_cpu"] / found["seconds"])
 
 
 def _echo(link: ssl.SSLSocket) -> None:

@@ -25,8 +25,9 @@ from typing import Any
 
 from bench.output import medians, print_progress, table
 from bench.peers import nginx
+from bench.peers.c_programs import load_generator
 from bench.probe import BenchProcess, cpu_us, pin, pss
-from bench.tls.clients import TlsClients
+from bench.tls.clients import MODES, TlsClients, shake_hands
 from support.carrier.tls_site import make_certificate
 from support.free_ports import free_port
 
@@ -115,27 +116,25 @@ class TlsServers:
         return nginx.Nginx(self._nginx, self._folder, self.certificate, self._key, behind)
 
 
-def turn(server: TlsServer, clients: TlsClients, count: int, session: ssl.SSLSession | None) -> dict[str, float]:
+def turn(server: TlsServer, program: Path, certificate: Path, count: int, mode: str) -> dict[str, float]:
     """CPU µs of a connection at the server, and the clients' share of their core."""
-    before, started, own = server.cpu_us(), time.perf_counter(), time.process_time()
-    clients.rounds(count, session)
-    load = (time.process_time() - own) / (time.perf_counter() - started)
+    before = server.cpu_us()
+    load = shake_hands(program, server.port, certificate, count, mode)
     return {"us": (server.cpu_us() - before) / count, "load": load}
 
 
-def handshakes(servers: TlsServers, kind: str, scale: TlsScale) -> dict[str, dict[str, dict[str, float]]]:
+def handshakes(
+    servers: TlsServers, program: Path, kind: str, scale: TlsScale
+) -> dict[str, dict[str, dict[str, float]]]:
     """By mode and server."""
-    taken: dict[str, dict[str, list[dict[str, float]]]] = {
-        mode: {name: [] for name in servers.names} for mode in ("full", "resumed")
-    }
+    taken: dict[str, dict[str, list[dict[str, float]]]] = {mode: {name: [] for name in servers.names} for mode in MODES}
     for number in range(scale.turns):
         for name in servers.names:
             print_progress(f"{kind}, turn {number + 1} of {scale.turns}: {LABELS[name]}")
             with servers.running(name) as server:
-                clients = TlsClients(server.port, servers.certificate)
-                clients.rounds(max(8, scale.connections // 10))  # warm: code paths, allocator
-                taken["full"][name].append(turn(server, clients, scale.connections, None))
-                taken["resumed"][name].append(turn(server, clients, scale.connections, clients.session()))
+                shake_hands(program, server.port, servers.certificate, max(8, scale.connections // 10), "full")  # warm
+                for mode in MODES:
+                    taken[mode][name].append(turn(server, program, servers.certificate, scale.connections, mode))
     return {mode: {name: medians(turns) for name, turns in by_name.items()} for mode, by_name in taken.items()}
 
 
@@ -185,17 +184,17 @@ def main() -> None:
     if (os.cpu_count() or 1) > 1:
         pin(os.getpid(), 1)
     figures: dict[str, Any] = {"connections": scale.connections, "turns": scale.turns, "links": scale.links}
-    program = nginx.find()
-    if program is None:
+    peer = nginx.find()
+    if peer is None:
         print_progress("!! no nginx here: left out")
     figures["versions"] = {"openssl": ssl.OPENSSL_VERSION.split()[1]}
-    if program is not None:
-        figures["versions"]["nginx"] = nginx.version(program)
-    figures["handshakes"] = {}
+    if peer is not None:
+        figures["versions"]["nginx"] = nginx.version(peer)
+    program, figures["handshakes"] = load_generator("handshake_clients"), {}
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         for kind in KINDS:
             servers = TlsServers(Path(name), kind)
-            figures["handshakes"][kind] = handshakes(servers, kind, scale)
+            figures["handshakes"][kind] = handshakes(servers, program, kind, scale)
         figures["idle"] = idle(TlsServers(Path(name), "ecdsa"), scale)
     show(figures)
     if given.out is not None:
