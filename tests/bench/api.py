@@ -8,6 +8,9 @@ import random
 import time
 from collections.abc import Sequence
 
+TIMEOUT = 30.0
+"""Seconds for one command and its whole stream."""
+
 
 class ApiConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
@@ -31,12 +34,15 @@ class ApiConnection:
             b"Accept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%b" % (self._token, len(body), body)
         )
         answer = b""
-        async with asyncio.timeout(30):
-            while not answer.endswith(b"\r\n0\r\n\r\n"):
-                part = await self._reader.read(65536)
-                if not part:
-                    break
-                answer += part
+        try:
+            async with asyncio.timeout(TIMEOUT):
+                while not answer.endswith(b"\r\n0\r\n\r\n"):
+                    part = await self._reader.read(65536)
+                    if not part:
+                        break
+                    answer += part
+        except TimeoutError as e:
+            raise SystemExit(f"the command {body!r} had no end within {TIMEOUT:g} s; so far: {answer!r}") from e
         took = time.perf_counter() - started
         if b'"state":"ok"' not in answer:
             raise SystemExit(f"the command {body!r} did not end ok: {answer!r}")

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +31,10 @@ static void fail(long which, const char *what) {
     exit(1);
 }
 
-/* One descriptor for each client, as far as this user may have so many. */
-static void allow_descriptors(void) {
+/* A write to a closed connection fails with a message, and each client may have a descriptor. */
+static void prepare(void) {
     struct rlimit files;
+    signal(SIGPIPE, SIG_IGN);
     getrlimit(RLIMIT_NOFILE, &files), files.rlim_cur = files.rlim_max, setrlimit(RLIMIT_NOFILE, &files);
 }
 
@@ -54,10 +56,11 @@ static int begin_connection(long which, int port, const char *source) {
         if (bind(fd, (struct sockaddr *)&own, sizeof own)) fail(which, "bind");
     }
     if (connect(fd, (struct sockaddr *)&server, sizeof server) && errno != EINPROGRESS) fail(which, "connect");
+    errno = 0; /* it was EINPROGRESS, which is no failure */
     return fd;
 }
 
-/* Whether it has succeeded. */
+/* Fails if it has not succeeded. */
 static void check_connection(long which, int fd) {
     socklen_t size = sizeof errno;
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &errno, &size);

@@ -8,10 +8,13 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 TIMEOUT = 30.0
+QUIET = 0.02
+"""Seconds without CPU time after which a server has done what it had to do."""
 DRAIN_TIMEOUT = 120.0
 """Seconds: a node drains within a minute by default."""
 
@@ -104,6 +107,15 @@ def cpu_us(pid: int) -> float:
         except OSError:
             continue  # a thread that just ended
     return total / 1000
+
+
+def settled_cpu_us(pids: Collection[int]) -> float:
+    """CPU time of some processes so far, once they use no more: clients that have just left still cost them some."""
+    while True:
+        before = sum(map(cpu_us, pids))
+        time.sleep(QUIET)
+        if sum(map(cpu_us, pids)) - before < 200:
+            return before
 
 
 def pss(pid: int) -> int:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.c_programs import built
+from support.c_compiler import needs
 
 pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
 
 HERE = Path(__file__).resolve().parent
 
 
-@pytest.mark.skipif(built("round_clients") is None, reason="needs a C compiler")
+@needs("round_clients")
 def test_the_benchmark_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

@@ -81,7 +81,7 @@ def test_the_record_fits_into_an_hour() -> None:
 
 def servers(**figures: float) -> dict[str, dict[str, float]]:
     keys = ("bytes", "accept_us", "gc_ms", "cpu_us", "seconds", "us")
-    return {name: dict.fromkeys(keys, figure) for name, figure in figures.items()}
+    return {name: {**dict.fromkeys(keys, figure), "load": 0.5} for name, figure in figures.items()}
 
 
 def links(**figures: float) -> dict[str, dict[str, Any]]:
@@ -96,6 +96,13 @@ def test_a_peer_that_needs_less_is_listed_with_its_reason() -> None:
     assert found[0].what == "bytes of an idle connection"
     assert (found[0].theirs, found[0].ours) == ("3.000 B", "4.000 B")
     assert {one.reason for one in found if one.peer == "aiohttp"} == {"not known yet"}
+
+
+def test_a_round_that_lasted_as_long_as_its_clients_needed_is_not_compared() -> None:
+    results = links(fairlead=9.0, ws=3.0)
+    results["links"]["figures"]["rounds"]["100"]["fairlead"]["load"] = 0.97
+    found = [one.what for one in behind(results) if one.what.startswith("connect and timestamp")]
+    assert found == ["connect and timestamp, 100 clients, CPU"]
 
 
 def test_neither_a_floor_nor_a_difference_within_noise_is_listed() -> None:

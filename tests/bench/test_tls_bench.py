@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from bench.peers import nginx
-from bench.peers.c_programs import built
 from bench.record.comparison import behind
 from bench.record.page import SECTIONS
 from bench.tls.run import LABELS
+from support.c_compiler import needs
 
 pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
 
 
-@pytest.mark.skipif(built("handshake_clients") is None, reason="needs a C compiler and libssl-dev")
+@needs("handshake_clients")
 def test_the_benchmark_of_tls_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

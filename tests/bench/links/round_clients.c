@@ -10,7 +10,9 @@
 #include "../peers/accept_key.h"
 
 enum { BUFFER = 1024, LONGEST = 125, MASK = 4 }; /* no frame of a round is longer than a short one */
+enum { CLOCKS = 60 }; /* seconds between a server's timestamp and ours: it is of this round */
 enum { TEXT = 1, CLOSE = 8 }; /* opcodes */
+#define PROTOCOL "fairlead.v1.msgpack"
 enum State { CONNECTING, UPGRADING, ASKING, ANSWERED, CLOSING, CLOSED };
 
 typedef struct {
@@ -50,24 +52,27 @@ static void send_frame(Client *client, uint8_t opcode, const char *payload, size
 }
 
 static void upgrade(Client *client) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    uint8_t nonce[16];
+    uint8_t nonce[18] = {0}; /* 16 octets, and zeros as base64 wants them */
     char request[512];
     check_connection(client - clients, client->fd);
-    if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce) stop(client, "getrandom");
-    for (int i = 0; i < 5; i++) {
-        uint32_t three = (uint32_t)nonce[i * 3] << 16 | (uint32_t)nonce[i * 3 + 1] << 8 | nonce[i * 3 + 2];
-        for (int j = 0; j < 4; j++) client->key[i * 4 + j] = digits[three >> (18 - 6 * j) & 63];
-    }
-    client->key[20] = digits[nonce[15] >> 2], client->key[21] = digits[(nonce[15] & 3) << 4];
+    if (getrandom(nonce, 16, 0) != 16) stop(client, "getrandom");
+    for (int i = 0; i < 6; i++) base64_digits(nonce + 3 * i, client->key + 4 * i);
     client->key[22] = client->key[23] = '=';
     int length = snprintf(request, sizeof request,
         "GET /v1/link HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: fairlead.v1.msgpack\r\n\r\n",
+        "Sec-WebSocket-Key: %s\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: " PROTOCOL "\r\n\r\n",
         port, client->key);
     client->state = UPGRADING;
     watch(client - clients, client, client->fd, EPOLL_CTL_MOD, EPOLLIN);
     send_all(client, request, (size_t)length);
+}
+
+/* Whether the response has this header with exactly this value; `name` begins with the end of the line before. */
+static int has(const char *text, const char *name, const char *value) {
+    const char *found = strcasestr(text, name);
+    if (!found) return 0;
+    found += strlen(name), found += strspn(found, " \t");
+    return !strncmp(found, value, strlen(value)) && strchr(" \t\r", found[strlen(value)]); /* or the end, as strchr does */
 }
 
 /* Octets of the response; 0 until all of it is there. */
@@ -75,12 +80,16 @@ static size_t response(Client *client) {
     uint8_t *end = memmem(client->in, client->length, "\r\n\r\n", 4);
     if (!end) return 0;
     char expected[ACCEPT + 1], question[LONGEST];
+    const char *text = (char *)client->in;
     *end = 0; /* of the last header, so that the functions for text stop there */
-    char *text = (char *)client->in, *value = strcasestr(text, "\r\nsec-websocket-accept:");
     accept_key(client->key, expected);
     if (strncmp(text, "HTTP/1.1 101 ", 13)) stop(client, text);
-    if (value) value += 23, value += strspn(value, " ");
-    if (!value || strncmp(value, expected, ACCEPT)) stop(client, "Sec-WebSocket-Accept does not belong to the key");
+    if (!has(text, "\r\nsec-websocket-accept:", expected))
+        stop(client, "Sec-WebSocket-Accept does not belong to the key");
+    if (!has(text, "\r\nsec-websocket-protocol:", PROTOCOL))
+        stop(client, "the server has not accepted the subprotocol");
+    if (strcasestr(text, "\r\nsec-websocket-extensions:")) stop(client, "the server has accepted what nobody offered");
+    if (end + 4 != client->in + client->length) stop(client, "the server sent a frame before it was asked");
     client->state = ASKING;
     client->opened = now(CLOCK_MONOTONIC);
     int length = snprintf(question, sizeof question, "{\"c\": %td}", client - clients);
@@ -88,9 +97,14 @@ static size_t response(Client *client) {
     return (size_t)(end + 4 - client->in);
 }
 
-static double member(const char *json, const char *name) {
-    const char *value = strstr(json, name);
-    return value ? strtod(value + strlen(name) + strspn(value + strlen(name), " :"), NULL) : -1;
+/* Whether this is the answer to the client's question, and the server's clock is about right. Spaces in the format
+ * stand for any white space or none. */
+static int is_answer(const Client *client, const char *text, size_t length) {
+    long number;
+    int end = -1;
+    double moment, ours = now(CLOCK_REALTIME);
+    return sscanf(text, " { \"c\" : %ld , \"ts\" : %lf } %n", &number, &moment, &end) == 2 && end == (int)length &&
+           number == client - clients && moment > ours - CLOCKS && moment < ours + CLOCKS;
 }
 
 /* One whole frame of the server. */
@@ -98,7 +112,7 @@ static void frame(Client *client, uint8_t opcode, const uint8_t *payload, size_t
     char text[LONGEST + 1];
     memcpy(text, payload, length), text[length] = 0;
     if (client->state == ASKING && opcode == TEXT) {
-        if (member(text, "\"c\"") != (double)(client - clients) || member(text, "\"ts\"") < 1e9) stop(client, text);
+        if (!is_answer(client, text, length)) stop(client, text);
         client->state = ANSWERED;
         connects[answered] = client->opened - client->began;
         answers[answered++] = now(CLOCK_MONOTONIC) - client->opened;
@@ -144,15 +158,18 @@ static int ascending(const void *a, const void *b) {
 }
 
 int main(int arguments, char **argument) {
-    if (arguments < 6) return 2;
-    allow_descriptors();
+    if (arguments < 6) return fputs("usage: round_clients PORT CLIENTS AT_ONCE SECONDS ADDRESS...\n", stderr), 2;
+    prepare();
     port = atoi(argument[1]), count = atoi(argument[2]);
     int at_once = atoi(argument[3]);
     address = argument + 5, addresses = arguments - 5;
     clients = calloc((size_t)count, sizeof *clients);
     connects = calloc((size_t)count, sizeof *connects), answers = calloc((size_t)count, sizeof *answers);
     poller = epoll_create1(0);
-    if (count < 1 || !clients || !connects || !answers || poller < 0) return 2;
+    if (count < 1 || !clients || !connects || !answers || poller < 0) {
+        fputs("no clients, or no memory\n", stderr);
+        return 2;
+    }
     double started = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID), deadline = started + atof(argument[4]);
     while (begun < at_once && begun < count) begin();
     serve(act, &answered, count, deadline);

@@ -1,8 +1,9 @@
 """One round of the bench: N clients connect, each sends `{"c": n}` and waits for `{"c": n, "ts": …}`, all then close.
 
 All clients of a round are connected at once by its end. They are a program in C (`round_clients.c`), which checks every
-answer: a server that mixes its clients up has no figure. CPU time is the server's, over connects, answers and closes;
-latencies are what the client saw, whose own work on the second core is in them.
+answer: a server that mixes its clients up has no figure. CPU time is the server's, over connects, answers and closes,
+until it has done what closes leave to do; latencies are what the client saw, whose own work on the second core is in
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from asyncio.subprocess import PIPE
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.probe import BenchProcess, cpu_us
+from bench.peers.catalogue import POLLING
+from bench.probe import BenchProcess, cpu_us, settled_cpu_us
 from support.simulated_fleet import SOURCES
 
 AT_ONCE = 100
@@ -43,7 +45,8 @@ async def stamped(process: BenchProcess, program: Path, clients: int) -> Round:
     cpu = cpu_us(process.pid)
     running = await asyncio.create_subprocess_exec(program, *arguments, *SOURCES, stdout=PIPE, stderr=PIPE)
     out, problem = await running.communicate()
-    cpu = cpu_us(process.pid) - cpu
+    settled = cpu_us(process.pid) if process.name in POLLING else await asyncio.to_thread(settled_cpu_us, [process.pid])
+    cpu = settled - cpu
     if running.returncode:
         raise SystemExit(f"a round of {clients} clients at {process.name} failed: {problem.decode()}")
     found = json.loads(out)

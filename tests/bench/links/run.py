@@ -22,7 +22,7 @@ from bench.links.registered import registered
 from bench.links.scale import SCALES, Scale
 from bench.links.tables import report, report_rounds
 from bench.output import print_progress
-from bench.peers.c_programs import load_generator
+from bench.peers.c_programs import built
 from bench.peers.catalogue import Peers
 from bench.probe import pin
 
@@ -31,15 +31,18 @@ LIMIT = 2400.0
 
 
 async def bounded(scale: Scale, out: Path) -> None:
+    limit = asyncio.timeout(LIMIT)
     try:
-        async with asyncio.timeout(LIMIT):
+        async with limit:
             await run(scale, out)
     except TimeoutError as e:
+        if not limit.expired():
+            raise
         raise SystemExit(f"the benchmark did not end within {LIMIT:g} s") from e
 
 
 async def run(scale: Scale, out: Path) -> None:
-    started = time.monotonic()
+    started, program = time.monotonic(), built("round_clients")
     pin(0, 1)
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as temporary:
         folder = Path(temporary)
@@ -50,7 +53,7 @@ async def run(scale: Scale, out: Path) -> None:
         echoes: dict[int, dict[str, dict[str, float]]] = {}
         processes = {name: peers.start(name) for name in peers.names}
         try:
-            stamped_rounds = await stamps(processes, load_generator("round_clients"), scale)
+            stamped_rounds = await stamps(processes, program, scale)
             for connections in (1, 100, 1000):
                 print_progress(f"4/4 echo over {connections} connections")
                 messages = scale.messages // (5 if connections == 1 else 1)

@@ -15,7 +15,7 @@ static void sha1(const uint8_t *text, size_t length, uint8_t digest[20]) {
     size_t blocks = (length + 8) / 64 + 1;
     memcpy(block, text, length);
     block[length] = 0x80;
-    for (int i = 0; i < 8; i++) block[blocks * 64 - 1 - i] = (uint8_t)((uint64_t)length * 8 >> 8 * i);
+    for (int i = 0; i < 8; i++) block[blocks * 64 - 1 - (size_t)i] = (uint8_t)((uint64_t)length * 8 >> 8 * i);
     for (size_t b = 0; b < blocks; b++) {
         for (int i = 0; i < 16; i++) {
             uint32_t word;
@@ -38,16 +38,19 @@ static void sha1(const uint8_t *text, size_t length, uint8_t digest[20]) {
     for (int i = 0; i < 20; i++) digest[i] = (uint8_t)(h[i / 4] >> (24 - i % 4 * 8));
 }
 
+/* Four base64 digits for three octets. */
+static void base64_digits(const uint8_t octets[3], char *to) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t three = (uint32_t)octets[0] << 16 | (uint32_t)octets[1] << 8 | octets[2];
+    for (int i = 0; i < 4; i++) to[i] = digits[three >> (18 - 6 * i) & 63];
+}
+
 /* Writes the value for a key, ended by a zero. */
 static void accept_key(const char *key, char text[ACCEPT + 1]) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     uint8_t joined[60], digest[21] = {0};
     memcpy(joined, key, KEY);
     memcpy(joined + KEY, "258EAFA5-E914-47DA-95CA-C5AB0DC85B11", 36);
     sha1(joined, sizeof joined, digest);
-    for (int i = 0; i < 7; i++) {
-        uint32_t three = (uint32_t)digest[i * 3] << 16 | digest[i * 3 + 1] << 8 | digest[i * 3 + 2];
-        for (int j = 0; j < 4; j++) text[i * 4 + j] = digits[three >> (18 - 6 * j) & 63];
-    }
+    for (int i = 0; i < 7; i++) base64_digits(digest + 3 * i, text + 4 * i);
     text[ACCEPT - 1] = '=', text[ACCEPT] = 0;
 }

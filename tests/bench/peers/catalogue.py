@@ -18,6 +18,8 @@ PYTHON_PEERS = ("sansio", "legacy", "wsproto", "aiohttp", "websockets", "autobah
 GO_PEERS = ("gws", "gorilla")
 OWN = ("fairlead", "epoll", "direct")
 FLOORS = ("floor", "uvloop")
+POLLING = ("socketify",)
+"""Servers that use CPU time for a third of a second after the last event, because they poll without a pause."""
 PRESENT = ("sansio", "aiohttp")
 """Peers that the development environment has too, for runs that fetch nothing."""
 LABELS = {

@@ -37,8 +37,10 @@ class Installation:
         """The folder of Node's packages."""
         self.compiled = {name: path for name in GO_SERVERS if (path := _server_in_go(name, fetch))}
         """The executable files of the compiled servers, by name."""
-        if (floor := c_programs.built("floor")) is not None:
-            self.compiled["floor"] = floor
+        if (needed := c_programs.lacking("floor")) is None:
+            self.compiled["floor"] = c_programs.built("floor")
+        else:
+            _left_out(needed)
 
     def versions(self) -> dict[str, str]:
         """Of the peers and of what they run on."""
@@ -72,7 +74,7 @@ def _python(fetch: bool) -> Path | None:
 
 def _node_modules(fetch: bool) -> Path | None:
     if shutil.which("npm") is None or shutil.which("node") is None:
-        _left_out("no Node.js here: its peers")
+        _left_out("no Node.js is here, so its peers")
         return None
     home = CACHE / "node"
     stamp = home / ".installed"
@@ -99,7 +101,8 @@ def _server_in_go(name: str, fetch: bool) -> Path | None:
         return server
     compiler = _compiler("go")
     if compiler is None or not fetch:
-        _left_out(f"{name} is not built: no compiler, or a scale that builds nothing; it")
+        why = "no Go is here" if compiler is None else "this scale builds nothing"
+        _left_out(f"{name} is not built, because {why}")
         return None
     CACHE.mkdir(parents=True, exist_ok=True)
     command = [compiler, "build", "-mod=readonly", "-o", str(server), "."]

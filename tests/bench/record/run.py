@@ -55,6 +55,7 @@ def main() -> None:
         chosen = [run for run in RUNS if run.name in given.only]
         print_progress(f"about {sum(run.minutes for run in chosen):g} min at full scale, with results in {home}")
         if given.scale != "smoke":
+            print_progress("the peers are installed where they are missing, which takes some minutes once")
             Installation(True)  # now, so that no figure has an installation beside it
         for run in chosen:
             if given.resume and (home / f"{run.name}.json").exists():
@@ -63,11 +64,15 @@ def main() -> None:
                 failed.append(run.name)
     found = results(home)
     if not found:
-        raise SystemExit(f"no result in {home}: run `make bench-record` first")
+        why = f"failed: {', '.join(failed)}" if failed else "run `make bench-record` first"
+        raise SystemExit(f"no result in {home}, so {given.docs / 'benchmarks.md'} stays as it is; {why}")
     page.write(given.docs, found)
     print_progress(f"\nwritten: {given.docs / 'benchmarks.md'}")
+    if given.scale != "full":
+        print_progress("it has a first look now; `git checkout docs` brings back what it had")
     if failed:
-        print_progress(f"failed: {', '.join(failed)}; `make bench-record RECORD=--resume` tries these again")
+        again = f"--scale {given.scale} --only {' '.join(failed)} --resume"
+        print_progress(f'failed: {", ".join(failed)}; `make bench-record RECORD="{again}"` tries these again')
         sys.exit(1)
 
 

@@ -109,7 +109,8 @@ def make(run: Run, scale: str, results: Path) -> bool:
         )  # fmt: skip
         figures = json.loads(partial.read_text())
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        print_progress(f"!! {run.name} failed: {error}")
+        status = f"exit status {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else str(error)
+        print_progress(f"!! {run.name} failed ({status}); what it printed stands above")
         return False
     kept = {
         "run": run.name, "scale": scale, "command": "python " + " ".join(command), "commit": measured,

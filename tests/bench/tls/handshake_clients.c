@@ -1,7 +1,7 @@
 /* Clients of TLS, some at a time: each connects, shakes hands, asks for a link, reads the head of the answer and closes.
  * `handshake_clients PORT CLIENTS AT_ONCE SECONDS CERTIFICATE full|resumed` prints the duration and its own CPU time as
  * one line of JSON, in seconds; after SECONDS it gives up. Each client verifies the certificate, and that a session was
- * resumed when it should be and only then. Called by run.py. */
+ * resumed when it should be and only then. Called by clients.py. */
 #define _GNU_SOURCE
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -25,8 +25,8 @@ typedef struct {
 } Client;
 
 static SSL_CTX *context;
-static SSL_SESSION *session; /* that all resume; NULL where each has a handshake of its own */
-static int count, port, begun, done;
+static SSL_SESSION *session; /* that all resume */
+static int count, port, begun, done, resuming; /* resuming: or each has a handshake of its own */
 
 static int keep_session(SSL *tls, SSL_SESSION *given) {
     (void)tls;
@@ -57,13 +57,13 @@ static void connected(Client *client) {
     watch(client->number, client, client->fd, EPOLL_CTL_MOD, EPOLLIN);
     client->tls = SSL_new(context);
     if (!client->tls || !SSL_set_fd(client->tls, client->fd) || !SSL_set_tlsext_host_name(client->tls, "localhost") ||
-        !SSL_set1_host(client->tls, "localhost") || (session && !SSL_set_session(client->tls, session)))
+        !SSL_set1_host(client->tls, "localhost") || (resuming && !SSL_set_session(client->tls, session)))
         fail(client->number, "OpenSSL has no connection");
     client->state = SHAKING;
 }
 
 static void answered(Client *client) {
-    if (strncmp(client->head, "HTTP/1.1 101", 12) && strncmp(client->head, "HTTP/1.1 200", 12))
+    if (strncmp(client->head, "HTTP/1.1 101 ", 13) && strncmp(client->head, "HTTP/1.1 200 ", 13))
         fail(client->number, client->head);
     SSL_set_shutdown(client->tls, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN); /* or its session counts as broken */
     SSL_free(client->tls);
@@ -75,10 +75,11 @@ static void answered(Client *client) {
 static void act(void *which) {
     Client *client = which;
     int result;
+    ERR_clear_error(); /* SSL_get_error looks at what an earlier call may have left */
     if (client->state == CONNECTING) connected(client);
     if (client->state == SHAKING) {
         if ((result = SSL_connect(client->tls)) != 1 && waits(client, result, "the handshake failed")) return;
-        if (SSL_session_reused(client->tls) != (session != NULL)) fail(client->number, "the wrong kind of handshake");
+        if (SSL_session_reused(client->tls) != resuming) fail(client->number, "the wrong kind of handshake");
         client->state = ASKED;
         if ((result = SSL_write(client->tls, REQUEST, sizeof REQUEST - 1)) <= 0)
             waits(client, result, "writing the request failed");
@@ -89,6 +90,7 @@ static void act(void *which) {
             answered(client);
             return;
         }
+        if (client->length == BUFFER) fail(client->number, "the server's response is too long");
     }
     waits(client, result, "reading the answer failed");
 }
@@ -100,14 +102,17 @@ static void play(Client *clients, int goal, int at_once, double deadline) {
 }
 
 int main(int arguments, char **argument) {
-    if (arguments != 7) return 2;
-    allow_descriptors();
+    if (arguments != 7) {
+        fputs("usage: handshake_clients PORT CLIENTS AT_ONCE SECONDS CERTIFICATE full|resumed\n", stderr);
+        return 2;
+    }
+    prepare();
     port = atoi(argument[1]);
     int at_once = atoi(argument[3]);
     Client *clients = calloc((size_t)at_once, sizeof *clients);
     context = SSL_CTX_new(TLS_client_method());
     poller = epoll_create1(0);
-    if (!clients || !context || poller < 0) return 2;
+    if (!clients || !context || poller < 0) return fputs("no memory\n", stderr), 2;
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER, NULL);
     if (!SSL_CTX_load_verify_locations(context, argument[5], NULL)) fail(0, "the certificate cannot be read");
     double deadline = now(CLOCK_MONOTONIC) + atof(argument[4]);
@@ -116,6 +121,7 @@ int main(int arguments, char **argument) {
         SSL_CTX_sess_set_new_cb(context, keep_session);
         play(clients, 1, 1, deadline);
         if (!session || !SSL_SESSION_has_ticket(session)) fail(0, "the server gives no session ticket");
+        resuming = 1;
         SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); /* otherwise OpenSSL uses a ticket only once */
     }
     double started = now(CLOCK_MONOTONIC), cpu = now(CLOCK_PROCESS_CPUTIME_ID);

@@ -16,7 +16,6 @@ import resource
 import ssl
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ from typing import Any
 
 from bench.output import medians, print_progress, table
 from bench.peers import nginx
-from bench.peers.c_programs import load_generator
-from bench.probe import BenchProcess, cpu_us, pin, pss
+from bench.peers.c_programs import built
+from bench.probe import BenchProcess, pin, pss, settled_cpu_us
 from bench.tls.clients import MODES, TlsClients, shake_hands
 from support.carrier.tls_site import make_certificate
 from support.free_ports import free_port
@@ -39,8 +38,6 @@ LABELS = {
     "uvicorn": "uvicorn on uvloop's TLS",
 }
 OURS = "carrier"
-QUIET = 0.02
-"""Seconds without CPU time after which a server has closed what its clients have closed."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +61,7 @@ class TlsServer:
 
     def cpu_us(self) -> float:
         """CPU so far, once it has done what it had to do."""
-        while True:
-            before = sum(cpu_us(process.pid) for process in self.processes)
-            time.sleep(QUIET)
-            if sum(cpu_us(process.pid) for process in self.processes) - before < 200:
-                return before
+        return settled_cpu_us([process.pid for process in self.processes])
 
     def collected_pss(self) -> int:
         """Once it has closed what its clients have closed, and given the memory back."""
@@ -117,7 +110,8 @@ class TlsServers:
 
 
 def turn(server: TlsServer, program: Path, certificate: Path, count: int, mode: str) -> dict[str, float]:
-    """CPU µs of a connection at the server, and the clients' share of their core."""
+    """CPU µs of a connection at the server, and the clients' share of their core. In the mode "resumed", the full
+    handshake that fetches the session is in it too: one more among hundreds."""
     before = server.cpu_us()
     load = shake_hands(program, server.port, certificate, count, mode)
     return {"us": (server.cpu_us() - before) / count, "load": load}
@@ -178,7 +172,7 @@ def main() -> None:
     parser.add_argument("--scale", choices=SCALES, default="full")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    scale = SCALES[given.scale]
+    scale, program = SCALES[given.scale], built("handshake_clients")
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if (os.cpu_count() or 1) > 1:
@@ -190,7 +184,7 @@ def main() -> None:
     figures["versions"] = {"openssl": ssl.OPENSSL_VERSION.split()[1]}
     if peer is not None:
         figures["versions"]["nginx"] = nginx.version(peer)
-    program, figures["handshakes"] = load_generator("handshake_clients"), {}
+    figures["handshakes"] = {}
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         for kind in KINDS:
             servers = TlsServers(Path(name), kind)
