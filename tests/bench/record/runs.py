@@ -5,15 +5,17 @@ Called by `run.py`. A result is a JSON file with the figures and with how they c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from bench.output import print_progress
 from bench.peers.c_programs import CACHE, ROOT
@@ -103,9 +105,9 @@ def make(run: Run, scale: str, results: Path) -> bool:
     command = run.command(scale)
     print_progress(f"\n== {run.name}: {run.tables}; about {run.minutes:g} min at full scale")
     try:
-        subprocess.run(
-            [sys.executable, "-I", *command, "--out", str(partial)], check=True, timeout=run.minutes * 180,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL if scale == "smoke" else sys.stderr,
+        _run_alone(
+            [sys.executable, "-I", *command, "--out", str(partial)], run.minutes * 180,
+            subprocess.DEVNULL if scale == "smoke" else sys.stderr,
         )  # fmt: skip
         figures = json.loads(partial.read_text())
     except (subprocess.SubprocessError, OSError, ValueError) as error:
@@ -120,3 +122,16 @@ def make(run: Run, scale: str, results: Path) -> bool:
     partial.write_text(json.dumps(kept, indent=1))
     partial.replace(result)  # whole or not at all: --resume trusts what it finds
     return True
+
+
+def _run_alone(command: list[str], timeout: float, stdout: int | TextIO) -> None:
+    """Run a program in a process group of its own, of which nothing is left afterwards: a server that outlived it would
+    be on the core of the next one. Raises SubprocessError."""
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, process_group=0) as program:
+        try:
+            status = program.wait(timeout)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, signal.SIGKILL)
+    if status:
+        raise subprocess.CalledProcessError(status, command)

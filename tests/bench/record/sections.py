@@ -135,6 +135,8 @@ def hold(figures: dict[str, Any]) -> str:
         f"{figures['agents'] / figures['set_up_s']:,.0f} a second, and while they are idle, nodes, Valkey and the "
         f"agents' processes use {figures['idle_cores']:.2f}, {figures['idle_valkey_cores']:.2f} and "
         f"{figures['idle_swarm_cores']:.2f} cores.{lost}",
+        "How much more memory there is than before the agents came. Pages that were shared with other processes and "
+        "became a process's own make its USS grow, but not its RSS:",
         markdown(["memory", "MiB", "bytes each"], memory_rows(figures)),
         "Commands meanwhile:",
         markdown(["in flight", "commands", "p50 ms", "p99 ms", "nodes CPU µs", "Valkey CPU µs"], runs),
