@@ -110,12 +110,15 @@ def cpu_us(pid: int) -> float:
 
 
 def settled_cpu_us(pids: Collection[int]) -> float:
-    """CPU time of some processes so far, once they use no more: clients that have just left still cost them some."""
-    while True:
+    """CPU time of some processes so far, once they use no more: clients that have just left still cost them some.
+    Raises SystemExit if they go on using it."""
+    deadline = time.monotonic() + TIMEOUT
+    while time.monotonic() < deadline:
         before = sum(map(cpu_us, pids))
         time.sleep(QUIET)
         if sum(map(cpu_us, pids)) - before < 200:
             return before
+    raise SystemExit(f"a server still uses CPU time {TIMEOUT:g} s after its clients have left")
 
 
 def pss(pid: int) -> int:

@@ -45,10 +45,10 @@ async def stamped(process: BenchProcess, program: Path, clients: int) -> Round:
     cpu = cpu_us(process.pid)
     running = await asyncio.create_subprocess_exec(program, *arguments, *SOURCES, stdout=PIPE, stderr=PIPE)
     out, problem = await running.communicate()
-    settled = cpu_us(process.pid) if process.name in POLLING else await asyncio.to_thread(settled_cpu_us, [process.pid])
-    cpu = settled - cpu
     if running.returncode:
         raise SystemExit(f"a round of {clients} clients at {process.name} failed: {problem.decode()}")
+    settled = cpu_us(process.pid) if process.name in POLLING else await asyncio.to_thread(settled_cpu_us, [process.pid])
+    cpu = settled - cpu
     found = json.loads(out)
     connect_p50, connect_p99, answer_p50, answer_p99 = (
         found[key] * 1000 for key in ("connect_p50", "connect_p99", "answer_p50", "answer_p99")
